@@ -22,10 +22,7 @@ from grporecipe.linting.output import (
     Report,
     Screen,
     Total,
-    place_of,
-    render_fix,
 )
-from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 from grporecipe.redaction import redact
 from grporecipe.terminal import one_line
@@ -47,23 +44,11 @@ def _relative(path: Path) -> str:
     return path.as_posix()
 
 
-def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
-    fixes = ", or ".join(render_fix(fix, recipe) for fix in diagnostic.fixes)
-    if not fixes:
-        return diagnostic.message
-    return f"{diagnostic.message} Fix: {fixes}."
-
-
 class GithubReport(Report):
     """One workflow command for each problem, which GitHub shows at its line."""
 
-    def add(self, path: Path, fixed: FixedFile) -> None:
-        for result in fixed.judged.results:
-            for problem in result.diagnostics:
-                place = place_of(result.recipe, problem.line)
-                self._say(
-                    problem.severity, path, place, problem.code, _in_words(problem, result.recipe)
-                )
+    def add_problem(self, path: Path, place: str, problem: Diagnostic, text: str) -> None:
+        self._say(problem.severity, path, place, problem.code, text)
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
@@ -93,17 +78,15 @@ class SarifReport(Report):
         self._results: list[Json] = []
         self._refused: list[Json] = []
 
-    def add(self, path: Path, fixed: FixedFile) -> None:
-        for result in fixed.judged.results:
-            self._results += [
-                {
-                    "ruleId": problem.code,
-                    "level": problem.severity,
-                    "message": {"text": _in_words(problem, result.recipe)},
-                    "locations": [_location(path, place_of(result.recipe, problem.line))],
-                }
-                for problem in result.diagnostics
-            ]
+    def add_problem(self, path: Path, place: str, problem: Diagnostic, text: str) -> None:
+        self._results.append(
+            {
+                "ruleId": problem.code,
+                "level": problem.severity,
+                "message": {"text": text},
+                "locations": [_location(path, place)],
+            }
+        )
 
     def refuse(self, path: Path, message: str) -> None:
         self._refused.append(

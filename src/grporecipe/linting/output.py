@@ -135,8 +135,18 @@ def show_diagnostic(
     if diagnostic.severity == "note":
         head = f"{place} {diagnostic.code} note: "
         screen.wrap(one_line(diagnostic.message), head, DIM, indent="")
-        _show_fixes(screen, diagnostic, recipe)
-        return
+    else:
+        _show_reason(screen, place, diagnostic, lines, recipe)
+    word = "fix"
+    for fix in diagnostic.fixes:
+        mark = " (safe)" * (fix.safe and is_written(recipe))
+        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{word}{mark}: ")
+        word = " or"
+
+
+def _show_reason(
+    screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe
+) -> None:
     colour = YELLOW
     if diagnostic.is_error:
         colour = RED
@@ -150,15 +160,6 @@ def show_diagnostic(
             source = source[: room - 3] + "..."
         screen.say(f"{INDENT}{screen.paint(number + source, DIM)}")
     screen.wrap(one_line(diagnostic.message))
-    _show_fixes(screen, diagnostic, recipe)
-
-
-def _show_fixes(screen: Screen, diagnostic: Diagnostic, recipe: Recipe) -> None:
-    head = "fix"
-    for fix in diagnostic.fixes:
-        mark = " (safe)" * (fix.safe and is_written(recipe))
-        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{head}{mark}: ")
-        head = " or"
 
 
 def render_fix(fix: Fix, recipe: Recipe) -> str:
@@ -284,7 +285,17 @@ class Report:
         self._out = screen.out
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        """Add a judged file."""
+        """Add a judged file: each of its problems."""
+        for result in fixed.judged.results:
+            for problem in result.diagnostics:
+                text = problem.message
+                fixes = ", or ".join(render_fix(fix, result.recipe) for fix in problem.fixes)
+                if fixes:
+                    text += f" Fix: {fixes}."
+                self.add_problem(path, place_of(result.recipe, problem.line), problem, text)
+
+    def add_problem(self, path: Path, place: str, problem: Diagnostic, text: str) -> None:
+        """Add a problem: its place in the file, and its message with fixes."""
 
     def refuse(self, path: Path, message: str) -> None:
         """Add a file that cannot be judged; the message also goes to stderr."""

@@ -52,10 +52,10 @@ class Pin(NamedTuple):
         """The one version that is required."""
         if re.fullmatch(r"v?\d{1,9}\.\d{1,9}(\.\d{1,9})?(\.?(dev|rc|post)\d*)?", self.ref):
             return _release(self.ref)
-        clauses = self.specifier.split(",")
-        return next(
-            (_release(clause[2:]) for clause in clauses if re.fullmatch(r"==[^*]+", clause)), None
-        )
+        clause = re.search(r"(?:^|,)==([^*,]+)(?:,|\Z)", self.specifier)
+        if clause is None:
+            return None
+        return _release(clause[1])
 
     @property
     def is_open(self) -> bool:

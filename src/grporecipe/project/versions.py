@@ -183,14 +183,14 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
         name = Path(framework.vendor.marker).parts[0]
         where = (root / name).relative_to(repository.root).as_posix() + "/"
         source = VersionSource("vendored", where, "its own source")
+        judged = Judged(
+            vendored.version or framework.version,
+            source,
+            vendored.keys,
+            vendored.assumed,
+            vendored.unchecked,
+        )
         if vendored.keys is not None:
-            judged = Judged(
-                vendored.version or framework.version,
-                source,
-                vendored.keys,
-                vendored.assumed,
-                vendored.unchecked,
-            )
             if folder.is_relative_to(root) or _runs(framework, probe, judged):
                 return judged
             return None
@@ -200,7 +200,7 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
             and not misfits(replace(probe, version=vendored.version))
         ):
             # its configuration is missing, but its version is known
-            stated = Judged(vendored.version, source, None, vendored.assumed, vendored.unchecked)
+            stated = judged
     return stated
 
 

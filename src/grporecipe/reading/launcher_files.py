@@ -67,7 +67,7 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     trouble = f"{name} (the accelerate configuration was not found, or states none)"
     if config is None:
         # the file is missing, but its name has the stage
-        return LauncherFile(None, _named_stage(name), trouble)
+        return LauncherFile(None, _sharding(_named_stage(name)), trouble)
     fields = _fields_of_accelerate(config, find)
     count = whole_or_none(config.get("num_processes"))
     if count is not None and count > 0:
@@ -75,61 +75,64 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     return LauncherFile(None, fields, trouble)
 
 
-def _named_stage(name: str) -> Json:
+def _sharding(name: str) -> Json:
+    """Return the field of the setting; none for an empty name."""
+    if not name:
+        return {}
+    return {"sharding": name}
+
+
+def _named_stage(name: str) -> str:
     """Return the sharding that a file's name states; empty if it states none."""
     stage = re.search(_STAGE, Path(name).name)
     if stage is None:
-        return {}
-    return {"sharding": STAGES[stage[1]]}
+        return ""
+    return STAGES[stage[1]]
 
 
 def _fields_of_accelerate(config: Config, find: Find) -> Json:
     kind = str(config.get("distributed_type", "NO")).upper()
-    fields: Json = {"sharding": "none"}
+    sharding = "none"
     inside = config.get(f"{kind.lower()}_config")
     if not isinstance(inside, Mapping):
         inside = {}
     if kind == "DEEPSPEED":
-        stage = str(inside.get("zero_stage", ""))
-        if stage in STAGES:
-            fields = {"sharding": STAGES[stage]}
-        else:
-            fields = read_deepspeed(inside.get("deepspeed_config_file"), find)
+        sharding = STAGES.get(str(inside.get("zero_stage", ""))) or _read_deepspeed(
+            inside.get("deepspeed_config_file"), find
+        )
     elif kind == "FSDP":
         strategy = str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
-        fields = {"sharding": FSDP.get(strategy, "fsdp")}
+        sharding = FSDP.get(strategy, "fsdp")
+    fields = _sharding(sharding)
     dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
     if dtype:
         fields["autocast_dtype"] = dtype
     return fields
 
 
-def read_deepspeed(value: Any, find: Find) -> Json:
-    """Return the fields of the setting behind a ``deepspeed`` key: a name of ms-swift's, a JSON
-    object, or a file.
+def _read_deepspeed(value: Any, find: Find) -> str:
+    """Return the sharding behind a ``deepspeed`` key: a name of ms-swift's, a JSON object, or a
+    file. Empty if it states none.
     """
     config = value
     if isinstance(value, str):
         if value in WORDS:
-            return {"sharding": WORDS[value]}
+            return WORDS[value]
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
         if config is None:
             return _named_stage(value)
     if not isinstance(config, Mapping):
-        return {}
+        return ""
     zero = config.get("zero_optimization")
-    stage = "0"
-    if isinstance(zero, Mapping):
-        stage = str(zero.get("stage", 0))
-    if stage not in STAGES:
-        return {}
-    return {"sharding": STAGES[stage]}
+    if not isinstance(zero, Mapping):
+        return "none"
+    return STAGES.get(str(zero.get("stage", 0)), "")
 
 
 def read_keys(config: Config, find: Find) -> Json:
     """Return the fields of the setting that a recipe's own ``deepspeed`` or ``fsdp`` key states."""
     if config.get("deepspeed"):
-        return read_deepspeed(config["deepspeed"], find)
+        return _sharding(_read_deepspeed(config["deepspeed"], find))
     words = config.get("fsdp")
     if not words:
         return {}
@@ -137,8 +140,8 @@ def read_keys(config: Config, find: Find) -> Json:
         words = " ".join(map(str, words))
     for word in str(words).split():
         if word in FSDP_WORDS:
-            return {"sharding": FSDP_WORDS[word]}
-    return {"sharding": "fsdp"}
+            return _sharding(FSDP_WORDS[word])
+    return _sharding("fsdp")
 
 
 def _mapping(path: Path | None) -> Config | None:

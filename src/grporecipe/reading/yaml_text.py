@@ -9,7 +9,7 @@ core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import yaml
@@ -68,16 +68,26 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
 
 def _top_level(loader: Any, node: Any) -> FlatConfig:
     """Return the keys of the top-level mapping."""
-    keys = [(str(key.value), key.start_mark.line + 1, value.value) for key, value in node.value]
+    entries = [(str(key.value), key.start_mark.line + 1, value.value) for key, value in node.value]
     config = loader.construct_document(node)
+    _, lines, duplicates = _last_of_each(entries)
+    return FlatConfig(
+        {str(key): value for key, value in config.items()},
+        lines,
+        tuple(twice for twice in duplicates if twice.key != "<<"),
+    )
+
+
+def _last_of_each(entries: Iterable[tuple[str, int, Any]]) -> FlatConfig:
+    """Return the last value and line of each key, and the keys with several values."""
+    config: Json = {}
     lines: dict[str, int] = {}
-    written: Json = {}
-    duplicates = []
-    for name, line, value in keys:
-        if name in lines and name != "<<" and written[name] != value:
-            duplicates.append(Duplicate(name, lines[name], line, written[name]))
-        lines[name], written[name] = line, value
-    return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
+    twice: list[Duplicate] = []
+    for key, line, value in entries:
+        if key in lines and config[key] != value:
+            twice.append(Duplicate(key, lines[key], line, config[key]))
+        config[key], lines[key] = value, line
+    return FlatConfig(config, lines, tuple(twice))
 
 
 INDENTATION = (
@@ -128,14 +138,7 @@ def parse_nested(text: str) -> FlatConfig:
 
 def flatten_node(loader: Any, node: Any) -> FlatConfig:
     """Return the leaves below a mapping node. Lists, empty mappings and scalars are leaves."""
-    config: Json = {}
-    lines: dict[str, int] = {}
-    twice: list[Duplicate] = []
-    for key, line, value in _leaves(loader, node, ""):
-        if key in lines and config[key] != value:
-            twice.append(Duplicate(key, lines[key], line, config[key]))
-        config[key], lines[key] = value, line
-    return FlatConfig(config, lines, tuple(twice))
+    return _last_of_each(_leaves(loader, node, ""))
 
 
 def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:

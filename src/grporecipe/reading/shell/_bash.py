@@ -371,7 +371,7 @@ class _Shell(Builtins):
         if name in ("source", "."):
             return self._source(arguments)
         if name in BUILTINS:
-            return BUILTINS[name](self, arguments, node)
+            return self.built_in(name, arguments, node)
         if name in ("exec", "builtin"):
             fields = arguments
         self._record(fields, node)

@@ -1,15 +1,13 @@
 """Model the state of a shell, its built-in commands, and conditions (``[ ... ]``, ``test``, ``[[
 ... ]]``).
 
-A built-in takes its arguments and returns its status. A condition is True, False, or None if only a
-running shell knows.
+A condition is True, False, or None if only a running shell knows.
 """
 
 import re
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from grporecipe.model.values import CommandLine
 from grporecipe.reading.shell._programs import input_of
@@ -145,6 +143,17 @@ OPERATORS = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
 _BREAK = re.compile(r"\s|&&|\|\||[()]")
 
 
+def judge_words(arguments: CommandLine) -> bool | None:
+    """Evaluate ``[ ... ]`` or ``test ...``, given without the name."""
+    if arguments and arguments[-1].text == "]":
+        arguments = arguments[:-1]
+    operands = []
+    for each in arguments:
+        operator = OPERATORS.get(each.text)
+        operands.append(Operand(operator or each.marked, operator is not None))
+    return _Condition(operands).judge()
+
+
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
     """Evaluate the text between ``[[`` and ``]]``."""
     operands = []
@@ -272,8 +281,76 @@ def _is_set(text: str) -> bool | None:
 _ARITHMETIC = r"(?s)\s*([A-Za-z_]\w*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)"
 
 
+BUILTINS = frozenset(
+    {
+        ":",
+        "[",
+        "break",
+        "cd",
+        "continue",
+        "exit",
+        "false",
+        "getopts",
+        "let",
+        "mapfile",
+        "popd",
+        "pushd",
+        "read",
+        "readarray",
+        "return",
+        "set",
+        "shift",
+        "test",
+        "true",
+        "unset",
+    }
+)
+
+
 class Builtins(State):
     """A state with the commands that change it."""
+
+    def built_in(self, name: str, arguments: CommandLine, node: Simple) -> bool | None:
+        """Apply a built-in command, and return its status."""
+        texts = [argument.text for argument in arguments]
+        match name:
+            case "false":
+                return False
+            case "[" | "test":
+                return judge_words(arguments)
+            case "set":
+                self._set_arguments(arguments)
+            case "shift":
+                self._shift(texts)
+            case "unset":
+                for text in texts:
+                    self.scope.keep(text, None)
+            case "exit" | "return" | "break" | "continue":
+                self.ended = name
+                if arguments and arguments[0].unknown:
+                    return None
+                return texts[:1] in ([], ["0"])
+            case "cd" | "pushd":
+                # to the home, which is unknown, if none is named
+                names = [each.marked for each in arguments if not each.text.startswith("-")]
+                self.scope.folder = joined_path(self.scope.folder, [*names, "~"][0])
+                return None
+            case "popd":
+                self.scope.folder = ""
+                return None
+            case "let":
+                for text in texts:
+                    self.arithmetic(text)
+                return None
+            case "read" | "mapfile" | "readarray":
+                self._read_input(texts, node)
+                return None
+            case "getopts":
+                # the option is known only to a running shell
+                for text in (*texts[1:2], "OPTARG"):
+                    self.scope.doubt(text)
+                return None
+        return True
 
     def arithmetic(self, text: str) -> bool | None:
         """Evaluate ``(( ... ))``: an assignment or a condition."""
@@ -291,7 +368,7 @@ class Builtins(State):
         self.scope.keep(name, known_or(calculate_in(self.scope, right), f"${name}"))
         return None
 
-    def set_arguments(self, arguments: CommandLine, _: Simple) -> bool:
+    def _set_arguments(self, arguments: CommandLine) -> None:
         """Apply ``set -- WORDS``, which sets the arguments."""
         for n, argument in enumerate(arguments):
             if argument.text == "--":
@@ -299,20 +376,17 @@ class Builtins(State):
                 if any(each.unknown for each in arguments[n:]):
                     self.scope.arguments = None
                 break
-        return True
 
-    def shift(self, arguments: CommandLine, _: Simple) -> bool:
+    def _shift(self, texts: list[str]) -> None:
         """Drop the first arguments."""
         if self.scope.arguments is not None:
             count = 1
-            if arguments and arguments[0].text.isdigit():
-                count = int(arguments[0].text)
+            if texts and texts[0].isdigit():
+                count = int(texts[0])
             self.scope.arguments = self.scope.arguments[count:]
-        return True
 
-    def read_input(self, arguments: CommandLine, node: Simple) -> None:
+    def _read_input(self, texts: list[str], node: Simple) -> None:
         """Apply ``read``. Only the text of a here document or here string is known."""
-        texts = [argument.text for argument in arguments]
         names = [text for text in texts if re.fullmatch(r"[A-Za-z_]\w*", text)]
         flags = "".join(text for text in texts if text.startswith("-"))
         for name in names:
@@ -333,67 +407,3 @@ class Builtins(State):
             self.scope.keep(name, text.strip(" \t\n"))
         elif len(names) == 1 and "\n" not in text.strip():
             self.scope.keep(name, text.strip())
-
-    def unset(self, arguments: CommandLine, _: Simple) -> bool:
-        """Forget variables."""
-        for argument in arguments:
-            self.scope.keep(argument.text, None)
-        return True
-
-    def cd(self, arguments: CommandLine, _: Simple) -> None:
-        """Change the working directory: to the home, which is unknown, if none is named."""
-        names = [each.marked for each in arguments if not each.text.startswith("-")]
-        self.scope.folder = joined_path(self.scope.folder, [*names, "~"][0])
-
-    def test(self, arguments: CommandLine, _: Simple) -> bool | None:
-        """Evaluate ``[ ... ]`` or ``test ...``."""
-        if arguments and arguments[-1].text == "]":
-            arguments = arguments[:-1]
-        operands = []
-        for each in arguments:
-            operator = OPERATORS.get(each.text)
-            operands.append(Operand(operator or each.marked, operator is not None))
-        return _Condition(operands).judge()
-
-    def getopts(self, arguments: CommandLine, _: Simple) -> None:
-        """Apply ``getopts``, whose option is known only to a running shell."""
-        for argument in arguments[1:2]:
-            self.scope.doubt(argument.text)
-        self.scope.doubt("OPTARG")
-
-    def popd(self, *_: object) -> None:
-        """Apply ``popd``. The working directory is unknown afterwards."""
-        self.scope.folder = ""
-
-    def end(self, arguments: CommandLine, _: Simple, how: str) -> bool | None:
-        """Apply ``exit``, ``return``, ``break`` or ``continue``."""
-        self.ended = how
-        if arguments and arguments[0].unknown:
-            return None
-        return not arguments or arguments[0].text == "0"
-
-    def let(self, arguments: CommandLine, _: Simple) -> None:
-        """Apply ``let``: each argument is an arithmetic expression."""
-        for argument in arguments:
-            self.arithmetic(argument.text)
-
-
-BUILTINS: dict[str, Callable[[Builtins, CommandLine, Simple], bool | None]] = {
-    ":": lambda *_: True,
-    "true": lambda *_: True,
-    "false": lambda *_: False,
-    "[": Builtins.test,
-    "test": Builtins.test,
-    "cd": Builtins.cd,
-    "pushd": Builtins.cd,
-    "popd": Builtins.popd,
-    "set": Builtins.set_arguments,
-    "shift": Builtins.shift,
-    "unset": Builtins.unset,
-    "let": Builtins.let,
-    "read": Builtins.read_input,
-    "mapfile": Builtins.read_input,
-    "readarray": Builtins.read_input,
-    "getopts": Builtins.getopts,
-    **{how: partial(Builtins.end, how=how) for how in ("exit", "return", "break", "continue")},
-}
