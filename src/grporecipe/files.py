@@ -331,7 +331,11 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
     """
     # most lines of a long file may lack a key, and reading JSON is what takes time
     names = [json.dumps(name) for name in shape]
-    lines = (line for line in _split_lines(path) if all(name in line for name in names))
+
+    def has_names(line: str) -> bool:
+        return all(name in line for name in names)
+
+    lines = filter(has_names, _split_lines(path))
     for value in objects(lines):
         if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
             yield value

@@ -36,7 +36,7 @@ def as_modules(value: Any) -> Names:
     """Return the modules with adapters, from one name, several names, or an expression that lists
     them.
     """
-    if isinstance(value, str) and (match := re.fullmatch(_ALTERNATIVES, value)):
+    if match := re.fullmatch(_ALTERNATIVES, str(value)):
         return tuple(match[1].split("|"))
     return tuple(map(str, _items(value)))
 

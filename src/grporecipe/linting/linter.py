@@ -173,7 +173,8 @@ def lint_recipe(
     setting = reading.setting
     framework = FRAMEWORKS[recipe.framework]
     if framework.is_asynchronous(recipe):
-        selection = RuleSelection((OWN_BATCHES if selection.has(OWN_BATCHES) else "none",))
+        only = OWN_BATCHES if selection.has(OWN_BATCHES) else "none"
+        selection = RuleSelection((only,))
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
         for problem in _problems(reading, selection, _is_part(recipe))

@@ -249,13 +249,13 @@ def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options:
         # maybe a profile
         recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])
     # what another script sets, this one may replace
-    is_own = Path(start.launch.program).name in text
+    duplicates = given.duplicates if Path(start.launch.program).name in text else ()
     return build_recipe(
         {**base.config, **given.config},
         replace(options, framework=framework),
         file=str(path),
         lines=given.lines,
-        duplicates=given.duplicates if is_own else (),
+        duplicates=duplicates,
         unresolved=given.unresolved,
         may_have_more=given.may_have_more,
         launch=replace(start.launch, config=given.base, raw=given.raw),
