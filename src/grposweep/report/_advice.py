@@ -395,11 +395,10 @@ def _next_step(view: SweepView) -> Step:
     training.
     """
     best = view.leaderboard[0]
-    tied = view.tied
     steps = [
         *_widen(view, best.first),
-        *_on_seeds(view, best, tied),
-        *_more_trials(view, best),
+        *_on_seeds(view, best),
+        *_more_trials(view, best.first),
         *_longer(view),
     ]
     seed = int(as_number(best.first.config.get("seed")) or 0) + 1
@@ -430,12 +429,12 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
             yield from _propose(view, f"Widen the range of {name}", changes, values=values)
 
 
-def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
+def _on_seeds(view: SweepView, best: RankedPoint) -> Iterator[Step]:
     """Yield the sweep with fresh seeds, or with more of them if those that it has decide
     nothing. On other seeds, points that are one training are one training again. A training
     without evaluations gets some.
     """
-    if tied and _is_one_log([best.first, *(point.first for point in tied)]):
+    if view.tied and _is_one_log([best.first, *(point.first for point in view.tied)]):
         return
     if best.is_untrained:
         yield from _propose(view, "Evaluate what is trained", {"schedule.evaluations": "4"})
@@ -443,7 +442,7 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
         reason = "Confirm the winner on fresh seeds"
         if len(view.leaderboard) == 1:
             reason = "Repeat it on fresh seeds"
-        elif tied or find_no_winner(view):
+        elif view.tied or find_no_winner(view):
             reason = "Decide between them on fresh seeds"
         yield from _propose(view, reason, {"search.seeds": "5"}, keeps_name=True)
     elif find_no_winner(view) and best.is_fresh:
@@ -452,10 +451,10 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
         yield from _propose(view, "Decide on more seeds", changes, keeps_name=True)
 
 
-def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
+def _more_trials(view: SweepView, best: TrialView) -> Iterator[Step]:
     """Yield the search with twice as many trials, if its best one was among the last."""
-    before = sum(trial.number < best.first.number for trial in view.finished)
-    is_late = best.first in view.finished and before >= LATE * len(view.finished)
+    before = sum(trial.number < best.number for trial in view.finished)
+    is_late = best in view.finished and before >= LATE * len(view.finished)
     if is_late and view.ranges and view.is_over:
         text = "Continue the search: the best trial was among the last"
         changes = {"search.trials": str(2 * len(view.searched))}

@@ -142,8 +142,12 @@ class RankedPoint:
     @property
     def over(self) -> str:
         """What the interval is over, with how many seeds."""
-        over = self.basis.removeprefix("on ") if self.source == "seeds" else self.source
-        return f"{over}, best of {self.among}" if over and self.among > 1 else over
+        over = self.source
+        if over == "seeds":
+            over = self.basis.removeprefix("on ")
+        if over and self.among > 1:
+            over += f", best of {self.among}"
+        return over
 
     @property
     def is_fresh(self) -> bool:

@@ -54,14 +54,14 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     Raises UserError if no trial has finished, if the form does not match the file, or if the file
     holds something else and ``force`` is not set.
     """
-    best = view.best
     point = view.best_point
-    if best is None or point is None:
+    if point is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
             f"{view.name} has no finished trial{view.yet}. See the state of its trials with: "
             f"{status}"
         )
+    best = point.first
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return

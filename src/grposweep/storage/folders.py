@@ -39,6 +39,7 @@ from grposweep.storage.records import (
     as_mapping,
     read_attempts,
     read_metrics,
+    typed_values,
 )
 from grposweep.storage.results import (
     FailureReport,
@@ -180,10 +181,18 @@ class TrialFolder(Folder):
         if not (has_result or result.is_final or self.control.ends_trial):
             return
         failure = self.failure
-        ended = AttemptEventKind.ENDED
-        decided = {name: getattr(failure, name) for name in ("step", "again", "nodes", "needs_gib")}
-        decided |= {"code": result.exit_code, "failure": failure.name}
-        self.note_attempt(begun.number, ended, killed=False, unseen=True, **decided)
+        self.note_attempt(
+            begun.number,
+            AttemptEventKind.ENDED,
+            killed=False,
+            unseen=True,
+            step=failure.step,
+            again=failure.again,
+            nodes=failure.nodes,
+            needs_gib=failure.needs_gib,
+            code=result.exit_code,
+            failure=failure.name,
+        )
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """Return the metric at each evaluation, by optimizer step."""
@@ -299,8 +308,8 @@ class SweepFolder(Folder):
 
     def prepared(self) -> Json:
         """Return the counts of preparation by model and task; empty before preparation."""
-        entries = as_mapping((read_json(self.path / paths.PREPARED) or {}).get("entries"))
-        return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
+        content = read_json(self.path / paths.PREPARED) or {}
+        return typed_values(content.get("entries"), dict) or {}
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """Return the folder of a trial, which need not exist."""

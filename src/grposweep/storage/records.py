@@ -37,12 +37,12 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     str: lambda value: text_or(value) or None,
     str | None: lambda value: _typed(value, str),
     **dict.fromkeys((bool, bool | None), lambda value: _typed(value, bool)),
-    **dict.fromkeys((Json, Config), lambda value: _object(value, object)),
+    **dict.fromkeys((Json, Config), lambda value: typed_values(value, object)),
     **dict.fromkeys(
-        (Mapping[str, str], Mapping[str, str] | None), lambda value: _object(value, str)
+        (Mapping[str, str], Mapping[str, str] | None), lambda value: typed_values(value, str)
     ),
     **dict.fromkeys(
-        (Mapping[str, int], Mapping[str, int] | None), lambda value: _object(value, int)
+        (Mapping[str, int], Mapping[str, int] | None), lambda value: typed_values(value, int)
     ),
 }
 
@@ -52,7 +52,7 @@ def _typed(value: Any, kind: type) -> Any:
     return value if isinstance(value, kind) else None
 
 
-def _object(value: Any, kind: type) -> Json | None:
+def typed_values(value: Any, kind: type) -> Json | None:
     """Return a JSON object with those of its values that have a type; None for any other value."""
     if not isinstance(value, dict):
         return None
