@@ -49,8 +49,8 @@ class Log:
         last = 0
         own_kl = False
         for line in lines:
-            log.kl_is_scaled = log.kl_is_scaled or _SCALED_KL in line
-            own_kl = own_kl or _EASYR1 in line
+            log.kl_is_scaled |= _SCALED_KL in line
+            own_kl |= _EASYR1 in line
             step, end = step_of(line)
             values = translate(line)
             log.total = end or log.total

@@ -229,7 +229,7 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
             step, total = _progress(line[at : match.start()], step, total, planned)
             at = match.end()
             pairs = {p[0]: p[1] or p[2] or p[3] for p in re.findall(_PAIR, match[0])}
-            finished = finished or "train_runtime" in pairs
+            finished |= "train_runtime" in pairs
             if translate(pairs):
                 entries.append((pairs, step))
         step, total = _progress(line[at:], step, total, planned)

@@ -64,8 +64,7 @@ def find_host_memory(s: Setting) -> HostMemory | None:
         return None
     ranks = min(s.processes, s.gpus_per_node or 8)
     states = find_states(need)
-    kept = {"weights": states.weights, "optimizer": states.optimizer, "reference": states.reference}
-    offloaded = sum(size for part, size in kept.items() if part in need.runtime.offloads)
+    offloaded = sum(getattr(states, part) for part in sorted(need.runtime.offloads))
     # ZeRO-Offload copies gradients there too
     if need.runtime.computes_offloaded:
         offloaded += states.gradients

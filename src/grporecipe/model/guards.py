@@ -93,9 +93,8 @@ def entropy_collapse(curve: RewardCurve) -> str:
         len(entropy) < TWICE
         or first is None
         or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first)
+        or has_risen(curve)
     ):
-        return ""
-    if has_risen(curve):
         return ""
     return (
         f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats per token, {_reward(curve)}"

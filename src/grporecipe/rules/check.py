@@ -74,17 +74,13 @@ def check(
     chosen = choose(tuple(ignore), tuple(select), setting.framework)
     if setting.unknown:
         chosen = tuple(rule for rule in chosen if not rule.reads & setting.unknown)
-    is_stated = setting.processes is not None
-    # it is judged below
-    asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]
-    stated = list(find_problems(asked, setting))
-    if is_stated:
-        return stated
-    codes = {problem.code for problem in stated}
-    unstated = [
-        problem for problem in _judge_unstated(setting, chosen) if problem.code not in codes
-    ]
-    return sorted(stated + unstated, key=lambda problem: problem.code)
+    if setting.processes is not None:
+        return list(find_problems(chosen, setting))
+    # UNSTATED is judged for the chosen rules alone
+    others = [rule for rule in chosen if rule.code != UNSTATED]
+    problems = {problem.code: problem for problem in _judge_unstated(setting, chosen)}
+    problems |= {problem.code: problem for problem in find_problems(others, setting)}
+    return [problems[code] for code in sorted(problems)]
 
 
 def find_problems(chosen: Iterable[Rule], s: Setting, note: str = "") -> Iterator[Problem]:

@@ -49,16 +49,17 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
             if isinstance(twice.first_value, (str, int, float, bool))
             else "another value"
         )
+        last = recipe.config.get(twice.key)
         what = (
-            f"{twice.key} is {value} on line {twice.first_line} and "
-            f"{show(recipe.config.get(twice.key))} on line {twice.line}"
+            f"{twice.key} is {value} on line {twice.first_line} and {show(last)} on line "
+            f"{twice.line}"
         )
         yield Violation(
             what,
             "the last one is used, and the others are silently ignored",
             f"Keep line {twice.line}.",
             (twice.key,),
-            ({twice.key: recipe.config.get(twice.key)},),
+            ({twice.key: last},),
             frozenset({twice.key}),
         )
 
@@ -307,17 +308,16 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, Sequence[str]]) -> It
         allowed = words.get(key)
         if allowed is None or value is None:
             continue
-        if (
-            str(value) in allowed
-            or "${" in str(value)
-            or (recipe.file and registers(Path(recipe.file), str(value)))
-        ):
+        word = str(value)
+        if word in allowed or "${" in word:
             continue
-        near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
+        if recipe.file and registers(Path(recipe.file), word):
+            continue
+        near = get_close_matches(word.lower(), allowed, n=1, cutoff=0.6)
         reason = f"{trainer} knows {first_of(allowed, 6)}"
         # A misspelt word is wrong in every release. Another one may be that of a fork, if the
         # version is unknown.
-        is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
+        is_typo = bool(get_close_matches(word.lower(), allowed, n=1, cutoff=0.75))
         yield Violation(
             f"{key}={show(value)}",
             reason,

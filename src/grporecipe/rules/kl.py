@@ -313,13 +313,13 @@ NORMALISED = ("grpo", "grpo_passk", "grpo_vectorized")
 PLACES = ("kl_placement", "beta", "kl_reward_coefficient")
 
 
-def coefficients(s: Setting) -> list[tuple[str, float]]:
+def coefficients(s: Setting) -> dict[str, float]:
     """Return the coefficients that have an effect, by field."""
-    used = []
+    used = {}
     if s.kl_placement in IN_LOSS:
-        used.append(("beta", s.beta))
+        used["beta"] = s.beta
     if s.kl_placement in IN_REWARD:
-        used.append(("kl_reward_coefficient", s.kl_reward_coefficient))
+        used["kl_reward_coefficient"] = s.kl_reward_coefficient
     return used
 
 
@@ -454,13 +454,13 @@ def find_idle_reference(s: Setting, off: str) -> Violation | None:
     off.
     """
     used = coefficients(s)
-    if not s.loads_reference or not used or any(value != 0 for _, value in used):
+    if not s.loads_reference or not used or any(used.values()):
         return None
     return Violation(
-        " and ".join(f"{s.key(name)}=0" for name, _ in used),
+        " and ".join(f"{s.key(name)}=0" for name in used),
         "KL has no effect, but the reference model is still loaded and computes log-probabilities",
         f"Set {off}, or a coefficient above 0.",
-        tuple(name for name, _ in used),
+        tuple(used),
     )
 
 
@@ -469,7 +469,7 @@ def the_coefficients_are_not_negative(s: Setting) -> Violation | None:
     """A negative KL coefficient rewards divergence from the reference; EasyR1 and verl accept it
     silently.
     """
-    for name, value in coefficients(s):
+    for name, value in coefficients(s).items():
         if value < 0:
             key = s.key(name)
             changes = ({name: -value}, {name: 0.0})

@@ -302,15 +302,14 @@ def _find_excess(s: Setting, is_certain: bool) -> Finding:
         return None
     known = find_prompt(s)
     prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else known
-    sizes = named(s, ("per_device_train_batch_size",))
-    length = named(s, ("max_completion_length",))
+    sizes = " with ".join(named(s, (name,)) for name in BLAMED[:2])
     low = memory.low / GIB
     high = memory.high / GIB
     shared = ""
     if s.gpu_trials > 1:
         shared = f" for each of the {s.gpu_trials} trials that share it"
     return {
-        "what": f"{sizes} with {length} and prompts of {prompt} tokens",
+        "what": f"{sizes} and prompts of {prompt} tokens",
         "needed": f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} "
         f"({memory.peak_phase})",
         "shared": shared,

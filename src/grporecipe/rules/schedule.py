@@ -72,18 +72,16 @@ RATE_WHY = (
     of=EVERY,
     blames=("learning_rate",),
     why=RATE_WHY,
-    instead="Write 1e-5 and not 1e5, or choose a rate below {largest}.",
+    instead=f"Write 1e-5 and not 1e5, or choose a rate below {LARGEST_RATE}.",
 )
-def the_learning_rate_keeps_the_model(s: Setting) -> Finding:
+def the_learning_rate_keeps_the_model(s: Setting) -> bool:
     """A learning rate above 1, which destroys the model in its first step; often 1e5 for 1e-5.
 
     An update of Adam is at most about the rate (Kingma and Ba, 2015, section 2.1). Published GRPO
     runs take 1e-7 to 1e-3, adapters included. Judged for AdamW, which every framework takes unless
     another optimizer is set.
     """
-    if _is_adam(s) and s.learning_rate > IMPOSSIBLE_RATE:
-        return {"largest": LARGEST_RATE}
-    return None
+    return _is_adam(s) and s.learning_rate > IMPOSSIBLE_RATE
 
 
 @rule(
@@ -93,16 +91,13 @@ def the_learning_rate_keeps_the_model(s: Setting) -> Finding:
     of=EVERY,
     blames=("learning_rate",),
     why=RATE_WHY,
-    instead="Choose a rate below {largest}.",
+    instead=f"Choose a rate below {LARGEST_RATE}.",
 )
-def the_learning_rate_is_one_of_a_language_model(s: Setting) -> Finding:
+def the_learning_rate_is_one_of_a_language_model(s: Setting) -> bool:
     """A learning rate above 0.01, at which no published GRPO run trains. Models of a few thousand
     weights may need it.
     """
-    is_high = _is_adam(s) and LARGEST_RATE < s.learning_rate <= IMPOSSIBLE_RATE
-    if is_high:
-        return {"largest": LARGEST_RATE}
-    return None
+    return _is_adam(s) and LARGEST_RATE < s.learning_rate <= IMPOSSIBLE_RATE
 
 
 def _is_adam(s: Setting) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release, releases_of
+from grporecipe.model.releases import KeyTable, change_at, key_span, load_table, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Fields, Value, convert, listed
 from grporecipe.registries import NEWEST
@@ -48,11 +48,9 @@ def _entries(version: Version) -> Mapping[str, list[Any]]:
     entries: dict[str, list[Any]] = dict(table()["keys"])
     for name, changes in table()["earlier"].items():
         entries.pop(name, None)
-        last: list[Any] = next(
-            (change[1:] for change in reversed(changes) if parse_release(change[0]) <= version), []
-        )
+        last = change_at(changes, version)[1:]
         if last:
-            entries[name] = last
+            entries[name] = [*last]
     return entries
 
 

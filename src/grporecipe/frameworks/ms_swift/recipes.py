@@ -233,11 +233,11 @@ def derive_loss(collected: Values, _: Config) -> Fields:
     if beta != 0:
         fields["kl_placement"] = "reward" if in_reward else "loss"
     if in_reward:
-        reward = {"kl_reward_coefficient": beta, "kl_reward_estimator": "k1"}
-        fields |= {"beta": 0.0, "kl_estimator": None, **reward}
+        fields |= {"beta": 0.0, "kl_estimator": None}
+        fields |= {"kl_reward_coefficient": beta, "kl_reward_estimator": "k1"}
     else:
-        none = {"kl_reward_coefficient": 0.0, "kl_reward_estimator": None}
-        fields |= {"beta": beta, "kl_estimator": "k3", **none}
+        fields |= {"beta": beta, "kl_estimator": "k3"}
+        fields |= {"kl_reward_coefficient": 0.0, "kl_reward_estimator": None}
     if mode is not None:
         fields["vllm_importance_sampling_mode"] = mode
         fields["vllm_importance_sampling_clip_max"] = values.get(

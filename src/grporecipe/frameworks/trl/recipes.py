@@ -357,7 +357,6 @@ def _change_inside(row: Field) -> NativeChange:
 
 
 SPECIAL: dict[str, NativeChange] = {
-    "gradient_checkpointing": lambda value, *_: {"gradient_checkpointing": value},
     "evaluates": change_evaluates,
     "warmup_steps": change_warmup,
     **{row.name: _change_inside(row) for row in CONVERTED if "." in row.key},

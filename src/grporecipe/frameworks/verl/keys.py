@@ -61,12 +61,10 @@ def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
     """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``,
     ``torchtitan``, ``mindspeed``.
     """
-    table = keys_at_release(_histories("dp"), version)
+    histories = _histories("dp")
     if engine != "dp" and version >= parse_release(spans()[engine][0]):
-        own = _histories(engine)
-        table = KeyTable((name, key) for name, key in table.items() if name not in own)
-        table.update(keys_at_release(own, version))
-    return table
+        histories = histories | _histories(engine)
+    return keys_at_release(histories, version)
 
 
 @cache
