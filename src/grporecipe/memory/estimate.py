@@ -317,8 +317,7 @@ def find_activations(n: Need) -> tuple[float, float]:
         layer += n.trained * n.compute / model.layers
     # for the gradient of the head
     kept = model.hidden * width if n.lora is None or n.runtime.head == "tiles" else 0
-    last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + kept)
-    last_and_tower = last + _tower(n)
+    last = n.tokens * (parts.saved_by_norm(n, model.hidden, width) + FLOAT + kept) + _tower(n)
     matrix = model.hidden * model.intermediate * max(model.experts, 1)
     # The gradient of the largest matrix, or a quantized one in half precision.
     dense = matrix * HALF if n.runtime.weight_bits else 0
@@ -328,9 +327,9 @@ def find_activations(n: Need) -> tuple[float, float]:
     passing = n.tokens * 2 * (model.computed_width + model.hidden) * width + dense
     halves = find_halves(n)
     if not n.checkpoints:
-        return model.layers * layer + last_and_tower + halves, passing
+        return model.layers * layer + last + halves, passing
     inputs = n.tokens * model.layers * model.hidden * width * n.runtime.saved_hidden
-    return inputs + last_and_tower, layer + passing + halves / model.layers
+    return inputs + last, layer + passing + halves / model.layers
 
 
 def find_head(n: Need) -> float:

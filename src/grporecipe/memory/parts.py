@@ -382,9 +382,9 @@ def saved_by_layer(n: Need) -> int:
     """
     a = n.model
     compute = n.compute
-    norms = a.kind.norms * (saved_by_norm(a, a.hidden, n.width, n.lora) + FLOAT)
+    norms = a.kind.norms * (saved_by_norm(n, a.hidden, n.width) + FLOAT)
     if a.kind.query_key_norms:
-        norms += saved_by_norm(a, a.query_width + a.kv_width, compute, n.lora)
+        norms += saved_by_norm(n, a.query_width + a.kv_width, compute)
         norms += FLOAT * (a.heads + a.kv_heads)
     attention = 2 * (a.query_width + a.kv_width) * compute + FLOAT * a.heads
     if not n.runtime.flash:
@@ -398,15 +398,15 @@ def saved_by_layer(n: Need) -> int:
     return saved
 
 
-def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None) -> int:
+def saved_by_norm(n: Need, elements: int, width: int) -> int:
     """Return bytes of an RMSNorm: a float32 copy of its input (if that is not float32), and the
     normalised values.
 
     The values are kept for the gradient of the norm's weight, which adapters leave frozen.
     """
-    if lora is not None:
+    if n.lora is not None:
         return elements * FLOAT
-    if a.kind.keeps_float_norm:
+    if n.model.kind.keeps_float_norm:
         width = FLOAT
     return elements * (FLOAT + width)
 

@@ -127,17 +127,14 @@ class Architecture:
             zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True)
         )
 
-    @property
-    def embeddings(self) -> int:
-        """Return the parameters of the embedding, and of the head if it is not tied."""
-        matrices = 1 if self.tied_embeddings else 2
-        return self.head_parameters * matrices
-
     def count(self) -> int:
-        """Count all weights: layers, embedding, final norm, head, vision tower."""
+        """Count all weights: layers, embedding, final norm, head if it is not tied, vision
+        tower.
+        """
+        embeddings = 1 if self.tied_embeddings else 2
         return (
             self.layers * self.layer_parameters
-            + self.embeddings
+            + embeddings * self.head_parameters
             + self.hidden
             + self.vision_parameters
         )

@@ -165,11 +165,9 @@ def boundary_steps(s: Setting) -> int:
     return micro // gcd(micro, s.gradient_accumulation_steps)
 
 
-def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
-    """Spread ``count`` steps evenly over ``total`` optimizer steps, each a multiple of
-    ``multiple``, the last at the end.
-    """
-    marks = {max(round(total * i / count / multiple), 1) * multiple for i in range(1, count)}
+def spread(total: int, count: int) -> tuple[int, ...]:
+    """Spread ``count`` steps evenly over ``total`` optimizer steps, the last at the end."""
+    marks = {max(round(total * i / count), 1) for i in range(1, count)}
     marks = {mark for mark in marks if mark < total}
     if count > 0 and total > 0:
         marks.add(total)

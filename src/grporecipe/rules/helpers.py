@@ -135,13 +135,13 @@ def nearest_first(numbers: Iterable[int], value: int) -> list[int]:
     return sorted(numbers, key=lambda n: (abs(n - value), n))
 
 
-def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
+def near(value: int, accepts: Callable[[int], bool]) -> list[int]:
     """Return other numbers that satisfy a condition, nearest first; of equally near ones the
     smaller first.
     """
     found: list[int] = []
     for far in range(1, FARTHEST):
-        found += [n for n in (value - far, value + far) if n >= least and accepts(n)]
+        found += [n for n in (value - far, value + far) if n >= 1 and accepts(n)]
         if len(found) >= MOST:
             break
     return found[:MOST]

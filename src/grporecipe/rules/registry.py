@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 from grporecipe.files import Json
 from grporecipe.model.framework import FRAMEWORK_NAMES
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
+from grporecipe.model.setting import TRL_FAMILY, FrameworkTraits, Setting
 from grporecipe.model.values import Names
 
 # a note says what was not checked
@@ -373,11 +373,7 @@ def _of_framework(rule: D, condition: str, framework: FrameworkTraits) -> D:
 
 
 @lru_cache(maxsize=256)
-def choose(
-    ignore: Names = (),
-    select: Names = (),
-    framework: FrameworkTraits = TRL_FRAMEWORK,
-) -> tuple[Rule, ...]:
+def choose(ignore: Names, select: Names, framework: FrameworkTraits) -> tuple[Rule, ...]:
     """Return the rules of a framework that are on, by code: those selected (or all), without those
     ignored.
 

@@ -117,7 +117,7 @@ def span(name: str) -> tuple[Version, Version | None] | None:
 
 
 @cache
-def example(version: Version = VERSION) -> Config:
+def example(version: Version) -> Config:
     """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most
     others.
     """

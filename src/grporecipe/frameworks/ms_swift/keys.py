@@ -62,7 +62,7 @@ def known(version: Version = VERSION) -> KeyTable:
     )
 
 
-def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
+def choices(name: str, version: Version) -> tuple[str, ...]:
     """Return the choices of a key; empty if any value is allowed."""
     entry = _entries(version)[name]
     if len(entry) > 2:
@@ -83,7 +83,7 @@ def span(name: str) -> tuple[Version, Version | None] | None:
 
 
 @lru_cache(maxsize=4096)
-def spelled(name: str, version: Version = VERSION) -> str:
+def spelled(name: str, version: Version) -> str:
     """Return the key that the parser understands: dashes count as underscores, and a unique prefix
     is enough.
     """

@@ -681,7 +681,7 @@ def _is_typo_in_every_release(near: list[str], value: Any, takes: KeySpecs) -> b
 
 
 def _stranger(
-    recipe: Recipe, key: str, near: list[str], reason: str, severity: Severity | None = None
+    recipe: Recipe, key: str, near: list[str], reason: str, severity: Severity | None
 ) -> Violation:
     # a name from habit may be a script's own key
     is_typo = bool(near) and key not in HABITS

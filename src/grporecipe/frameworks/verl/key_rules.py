@@ -195,7 +195,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
                 f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,)
             )
     size = recipe.config.get(FETCH)
-    if size not in (None, 1) and verl.is_v1(recipe) and refills(values_of(recipe)):
+    if size not in (None, 1) and verl.is_v1(recipe) and refills(values):
         reason = "verl overwrites it with 1, because it replaces groups one by one"
         yield of_key(FETCH, size, reason, "Leave it out.")
 

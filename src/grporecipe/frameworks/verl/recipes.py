@@ -170,8 +170,7 @@ def derive_sizes(values: Values, fields: Config) -> Fields:
         sizes["prompts_per_generation"] = 1
     if fields["prompts_per_rollout"] == 0:
         sizes["prompts_per_rollout"] = _fully_asynchronous(values)
-    is_old_validation = values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START
-    if is_old_validation:
+    if values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START:
         sizes["prompts_per_rollout"] = None
     return sizes
 
