@@ -173,9 +173,8 @@ def redact(text: str) -> str:
     text = re.sub(_PRIVATE, SHOWN, text)
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
-    text = re.sub(_HEADER, rf"\g<1>{SHOWN}", text)
-    text = re.sub(_URL, rf"\g<1>{SHOWN}", text)
-    text = re.sub(_WEBHOOK, rf"\g<1>{SHOWN}", text)
+    for behind in (_HEADER, _URL, _WEBHOOK):
+        text = re.sub(behind, rf"\g<1>{SHOWN}", text)
     if re.search(_HINT, text):
         text = _redact_named(text)
     return re.sub(_TOKEN, SHOWN, text)

@@ -158,7 +158,7 @@ def read_verl(values: Values, s: Setting) -> Fields | None:
             upcasts=False,
             has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef),
             tokens_per_batch=tokens,
-            saved_hidden=1 + s.lora,
+            saved_hidden=1 + int(s.lora),
             wakes_whole=s.version < VERL_LORA,
             eager=values.flag("actor_rollout_ref.rollout.enforce_eager"),
             offloads=_named(
@@ -187,7 +187,7 @@ def read_easyr1(values: Values, s: Setting) -> Fields:
             packs=values.flag(f"{actor}.padding_free", True),
             upcasts=False,
             fills=s.dynamic_batching,
-            saved_hidden=1 + s.lora,
+            saved_hidden=1 + int(s.lora),
             image_tokens=pixels // PIXELS,
             eager=values.flag("worker.rollout.enforce_eager"),
             offloads=_named(

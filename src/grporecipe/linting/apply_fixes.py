@@ -292,9 +292,11 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
     if is_same:
         return text
     old = entries[-1][1]
+    start = text[: old.start_mark.index]
     # an empty value
-    gap = " " * (old.start_mark.index == old.end_mark.index)
-    return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
+    if old.start_mark.index == old.end_mark.index:
+        start += " "
+    return start + render_value(value) + text[_end(old) :]
 
 
 def _end(node: yaml.Node) -> int:

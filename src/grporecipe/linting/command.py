@@ -129,10 +129,12 @@ def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"], tracked: frozens
     whole = absolute(path)
     if whole in tracked:
         return False
-    ending = "/" * path.is_dir()
+    is_folder = path.is_dir()
     for folder in whole.parents:
         if folder in specs:
-            name = whole.relative_to(folder).as_posix() + ending
+            name = whole.relative_to(folder).as_posix()
+            if is_folder:
+                name += "/"
             verdict = specs[folder].check_file(name).include
             if verdict is not None:
                 return verdict

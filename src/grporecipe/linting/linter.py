@@ -8,7 +8,7 @@ ignore-file[GB101]`` applies to the whole file. Several codes are separated by c
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -313,7 +313,9 @@ def _not_judged(
     for key, place in recipe.assumed.items():
         fields = fields_behind(FRAMEWORKS[recipe.framework], recipe, {key})
         codes = [each.code for each in found if each.rule.reads & fields]
-        need = "need" + "s" * (len(codes) == 1)
+        need = "need"
+        if len(codes) == 1:
+            need = "needs"
         if codes:
             message = f"not judged: {', '.join(codes)} {need} {key}, but {place}."
             yield Diagnostic("GV106", "note", message, (key,))
@@ -591,13 +593,11 @@ class Comment:
         return any(line in self.reach for line in lines)
 
 
-def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
-    """Return the comments of a file that switch rules off; ``show`` maps the text to the lines of
-    its recipes.
-    """
+def read_comments(path: Path, text: str) -> tuple[Comment, ...]:
+    """Return the comments of a file that switch rules off."""
     if NAME not in text:
         return ()
-    lines = show().replace("\r\n", "\n").split("\n")
+    lines = shown_text(path, text).replace("\r\n", "\n").split("\n")
     comments = []
     for number, line in enumerate(lines, 1):
         if match := re.search(COMMENT, line):
@@ -664,7 +664,7 @@ def judge_text(path: Path, text: str, options: Options, selection: RuleSelection
     """Judge the recipes in a text that is, or will be, the content of this file."""
     selection = select_for(path, selection)
     recipes = parse_recipes(path, text, options)
-    comments = read_comments(text, lambda: shown_text(path, text))
+    comments = read_comments(path, text)
     results = []
     silenced = 0
     for recipe in recipes:

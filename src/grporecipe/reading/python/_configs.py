@@ -433,15 +433,15 @@ def _first_without(
 
     Calls with ``**words`` or with more than the model by position may have it.
     """
-    lines = []
+    if not trainers:
+        return None
     for trainer, scope in trainers:
         given, unknown = _arguments(names, trainer, scope)
         is_given = any(name in given and given[name].value is not None for name in (word, other))
         is_starred = any(isinstance(one, ast.Starred) for one in trainer.args)
         if is_given or unknown or "*1" in given or is_starred:
             return None
-        lines.append(trainer.lineno)
-    return next(iter(lines), None)
+    return trainers[0][0].lineno
 
 
 def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:

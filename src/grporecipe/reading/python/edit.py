@@ -97,7 +97,10 @@ def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Itera
         arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
         ends = [at(each.end_lineno, each.end_col_offset) for each in arguments]
         end = max(ends, default=at(call.end_lineno, call.end_col_offset) - 1)
-        yield end, end, ", " * bool(ends) + ", ".join(added)
+        # behind the last argument
+        if ends:
+            added = ["", *added]
+        yield end, end, ", ".join(added)
 
 
 def _render(value: Any, quote: str = '"') -> str:

@@ -46,7 +46,9 @@ def calculate(text: str) -> int | None:
         is_true = holds(match[1])
         if is_true is None:
             return None
-        return calculate(match[3 - is_true])
+        if is_true:
+            return calculate(match[2])
+        return calculate(match[3])
     if re.search(r"[<>=!]=?", text):
         is_true = holds(text)
         if is_true is None:

@@ -55,7 +55,9 @@ class State:
         unknown afterwards.
         """
         before = self.snapshot()
-        states = [before] * may_skip
+        states = []
+        if may_skip:
+            states.append(before)
         last = ""
         for body in bodies:
             self.restore(before)

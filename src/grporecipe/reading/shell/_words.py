@@ -114,8 +114,8 @@ class Scope:
             return self.arguments
         if name == "#":
             return str(len(self.arguments))
-        for argument in self.arguments[: int(name)][int(name) - 1 :]:
-            return argument.marked
+        if 0 < int(name) <= len(self.arguments):
+            return self.arguments[int(name) - 1].marked
         return None
 
     def expand(self, words: Iterable[Raw]) -> CommandLine:
