@@ -11,10 +11,11 @@ files. ``sparse`` and ``gamed`` are 60 random points of a smaller space, first a
 again with seed 1. If the folder is gone, ``--draw 4`` (5, ...) continues with other points.
 
 ``wide``, ``adapters``, ``bonus`` and ``turns`` are 60 random points with four seeds each, 3 to 6 CPU
-seconds per curve. Each has a space of its own: a model that is twice as wide, LoRA adapters, two
-rewards of which one can be gamed, and conversations. In the order of the SHA-256 of their names the
-first two (``wide``, ``adapters``) are to develop rules. The last two (``bonus``, ``turns``) are kept
-apart: they are measured once, and no rule is chosen by them.
+seconds per curve. The files have the first two seeds so far. Each has a space of its own: a model
+that is twice as wide, LoRA adapters, two rewards of which one can be gamed, and conversations. In
+the order of the SHA-256 of their names the first two (``wide``, ``adapters``) are to develop rules.
+The last two (``bonus``, ``turns``) are kept apart: they are measured once, and no rule is chosen by
+them.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Compare `search.budget` with the best of the other policies, space by space.
 
-    python benchmarks/curves/spaces.py --repeats 4 --budget 7,14    (about ten minutes)
-    python benchmarks/curves/spaces.py                              (an hour or more)
-    python benchmarks/curves/spaces.py --spaces bonus,turns --slots 1,8
+    python benchmarks/curves/spaces.py                  (about 15 CPU minutes)
+    python benchmarks/curves/spaces.py --repeats 64     (an hour)
+    python benchmarks/curves/spaces.py --spaces bonus,turns --slots 1 --repeats 4
 
 Files with the same points and the same model are one space. A figure is the geometric mean over
 files and budgets of the means over the repeats; a mean below 0.001 counts as 0.001. The ratio is
