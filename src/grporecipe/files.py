@@ -330,7 +330,7 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
     skipped.
     """
     # most lines of a long file may lack a key, and reading JSON is what takes time
-    names = [json.dumps(name) for name in shape]
+    names = list(map(json.dumps, shape))
 
     def has_names(line: str) -> bool:
         return all(name in line for name in names)

@@ -52,7 +52,7 @@ def _item(data: bytes) -> tuple[str, Any]:
                 value = parse_json(content)
             except ValueError:
                 value = None
-    return "/".join(key for key in keys if key), value
+    return "/".join(filter(None, keys)), value
 
 
 def event_lines(data: bytes) -> Iterator[Json]:

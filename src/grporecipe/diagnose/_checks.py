@@ -435,7 +435,7 @@ def _measured_shares(log: Log) -> Iterator[float]:
 
 def loss(evidence: Evidence) -> Sign | None:
     """Look for a loss near 0."""
-    values = [abs(value) for value in evidence.log.values("loss")]
+    values = list(map(abs, evidence.log.values("loss")))
     usual = median(values or [0.0])
     if len(values) < 3 or usual > NEAR_ZERO:
         return None

@@ -141,7 +141,7 @@ class Evidence:
     @cached_property
     def stops(self) -> list[int]:
         """Return the steps of the curve's points."""
-        return [int(step) for step in self.curve.completions]
+        return list(map(int, self.curve.completions))
 
     @cached_property
     def risen(self) -> bool:
@@ -159,7 +159,7 @@ class Evidence:
     @cached_property
     def noise(self) -> float:
         """Return the largest standard error of the curve's points."""
-        return max((error for error in self.curve.errors if error), default=0.0)
+        return max(filter(None, self.curve.errors), default=0.0)
 
     @cached_property
     def lost(self) -> bool:
@@ -183,7 +183,7 @@ class Evidence:
         names: dict[str, float] = {}
         for row in self.log.rows.values():
             names |= row
-        return [name for name in names if is_reward_function(name)]
+        return list(filter(is_reward_function, names))
 
     @cached_property
     def scale(self) -> float | None:

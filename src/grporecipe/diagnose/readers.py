@@ -146,7 +146,7 @@ def _read_text(file: Path, text: str) -> Log:
     if start == "{" and '"log_history"' in text:
         rest = text.partition('"log_history"')[2]
         histories = (_whole(match[0]) for match in re.finditer(_HISTORY, rest))
-        log = Log.build(str(file), "trainer_state.json", (line for line in histories if line))
+        log = Log.build(str(file), "trainer_state.json", filter(None, histories))
         log.skipped = 1
         return log
     if text.count("\n") + text.count("\r") > MOST_LINES:

@@ -244,7 +244,7 @@ def _count_different(points: Sequence[Config], keys: Sequence[str]) -> int:
     """Return how many points differ in the values of these keys."""
     different = set()
     for point in points:
-        different.add(str([point.get(key) for key in keys]))
+        different.add(str(list(map(point.get, keys))))
     return len(different)
 
 

@@ -399,7 +399,7 @@ def _problem_as_json(problem: Diagnostic, recipe: Recipe) -> Json:
         "message": problem.message,
         "keys": problem.keys,
         "line": problem.line,
-        "fixes": [_change_as_json(fix) for fix in problem.fixes],
+        "fixes": list(map(_change_as_json, problem.fixes)),
         "safe": [fix.safe for fix in problem.fixes],
     }
     if problem.is_error:

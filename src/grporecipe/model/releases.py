@@ -54,7 +54,7 @@ def releases_of(package: str, names: str = "releases") -> tuple[Version, ...]:
     """Return the releases that a framework's table knows, ascending; ``names`` is the entry that
     lists them.
     """
-    return tuple(parse_release(name) for name in load_table(package)[names])
+    return tuple(map(parse_release, load_table(package)[names]))
 
 
 def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
@@ -106,7 +106,7 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
 @cache
 def parse_release(name: str) -> Version:
     """Parse a release of a table, which has three numbers."""
-    major, minor, patch = (int(part) for part in name.split("."))
+    major, minor, patch = map(int, name.split("."))
     return major, minor, patch
 
 

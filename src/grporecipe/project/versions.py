@@ -268,7 +268,7 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, root: Path) -> Jud
         if exact > releases[-1]:
             return _stated(framework, exact, source)
         return _judge_by_pin(framework, probe, exact, source)
-    allowed = [release for release in releases if pin.allows(release)]
+    allowed = list(filter(pin.allows, releases))
     if not pin.specifier or not allowed:
         return None
     if len(allowed) > 1:

@@ -262,7 +262,7 @@ def _showing_base(tokens: list[str]) -> list[str]:
     flags = set(tokens)
     if flags.isdisjoint(MULTIRUN) or flags.isdisjoint(("--cfg", "-c", "--info")):
         return tokens
-    overrides = [token for token in tokens if _is_override(token)]
+    overrides = list(filter(_is_override, tokens))
     _, fixed = parse_space(overrides, {})
     searched = [token for token in overrides if token not in fixed]
     for token in searched:

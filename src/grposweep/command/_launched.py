@@ -55,7 +55,7 @@ def _find(texts: tuple[tuple[str, str], ...], folder: Path) -> Recipe | None:
         except UserError:
             # no launch of a GRPO training
             continue
-        launches = [recipe for recipe in recipes if _is_launch(recipe)]
+        launches = list(filter(_is_launch, recipes))
         if len(launches) > 1:
             raise UserError(
                 f"{name or command}: it launches {len(launches)} trainings, and a trial is one "

@@ -116,7 +116,7 @@ def without_value(name: str) -> str:
 def words_of(value: Any) -> list[str]:
     """Return a value as the words behind an option."""
     if isinstance(value, list | tuple):
-        return [str(item) for item in value]
+        return list(map(str, value))
     if isinstance(value, Mapping):
         return [json.dumps(value)]
     if isinstance(value, bool):

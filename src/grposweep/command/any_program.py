@@ -344,6 +344,6 @@ class MetricsTail:
             lines = [*own_lines(file, data)]
         else:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-            lines = [_whole_numbers(match) for match in self.expression.finditer(text)]
+            lines = list(map(_whole_numbers, self.expression.finditer(text)))
         self.known[file] = data, len(lines)
         return lines[seen:] if data.startswith(before) else lines

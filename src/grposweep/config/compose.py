@@ -162,7 +162,7 @@ def override_text(value: Any) -> str:
         doubled = re.sub(r'(\\*)(?="|\Z)', r"\1\1", value)
         return '"' + doubled.replace('"', '\\"') + '"'
     if isinstance(value, list):
-        return "[" + ",".join(override_text(item) for item in value) + "]"
+        return "[" + ",".join(map(override_text, value)) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
     return repr(value)
@@ -467,7 +467,7 @@ def escape(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: escape(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [escape(item) for item in value]
+        return list(map(escape, value))
     if isinstance(value, str) and "${" in value:
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value

@@ -211,7 +211,7 @@ def _measured_differently(view: SweepView) -> list[str]:
     """Say that a parameter changes the evaluation as well, if the points had other values before
     training.
     """
-    names = [name for name in view.parameters if is_of_evaluation(name)]
+    names = list(filter(is_of_evaluation, view.parameters))
     starts = [trial.start for trial in view.ranked if trial.start is not None]
     if not names or len(set(starts)) < 2:
         return []

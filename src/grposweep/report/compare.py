@@ -203,7 +203,7 @@ def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
     yield Text("")
     for side in sides[1:]:
         yield Text.assemble((f"{side.letter} - {first.letter}: ", "bold"), _verdict(first, side))
-    if any(_is_chosen(side) for side in sides):
+    if any(map(_is_chosen, sides)):
         yield Text("the best of many trials looks better than it is", "yellow")
 
 

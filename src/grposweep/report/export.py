@@ -144,7 +144,7 @@ def _how_to_use(view: SweepView, best: TrialView, file: Path) -> str:
     """Return the user's command with this file as its recipe, or what repeats a trial whose command
     reads none.
     """
-    arguments = [str(word) for word in best.trained.get("command") or []]
+    arguments = list(map(str, best.trained.get("command") or []))
     recipes = [word for word in arguments if word.endswith((".yaml", ".yml"))]
     if len(recipes) != 1 or best.trained.get("world_size") != 1:
         return (

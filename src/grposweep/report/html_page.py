@@ -135,7 +135,7 @@ def render_report(view: SweepView, script: str = "") -> str:
         style=Markup(_part("style.css")),
         script=script,
         plotly=plotly,
-        scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
+        scripts=Markup("\n".join(map(_part, SCRIPTS))),
         data=Markup(script_json(content)),
     )
     # half a character cannot be written
@@ -174,7 +174,7 @@ def page_content(view: SweepView) -> Json:
         "provenance": list(_provenance(view)),
         "packages": as_mapping(view.provenance.get("packages")),
         "diff": _diff(view),
-        "overrides": [redact(text) for text in view.overrides],
+        "overrides": list(map(redact, view.overrides)),
     }
 
 
@@ -392,9 +392,9 @@ def _effect(effect: Effect) -> Json:
 def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
     """Sort numbers by size, other labels in the order of the space."""
     if all(isinstance(label, int | float) for label in labels):
-        return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
-    ordered = [label_text(label) for label in choices]
-    texts = {label_text(label) for label in labels}
+        return list(dict.fromkeys(map(label_text, sorted(labels))))
+    ordered = list(map(label_text, choices))
+    texts = set(map(label_text, labels))
     return [text for text in ordered if text in texts] + sorted(texts - set(ordered))
 
 

@@ -136,7 +136,7 @@ def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidP
     verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
     point = validity.validator.space.finite_part(verdict.point)
-    changes = [str(fix) for fix in fixes]
+    changes = list(map(str, fixes))
     return InvalidPoints(code, number, point, problem.message, changes or [problem.broken.instead])
 
 

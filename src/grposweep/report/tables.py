@@ -199,7 +199,7 @@ def draw_curves(
             if value is not None:
                 row = rows[round((y[1] - value) / span * (height - 1))]
                 row[column] = letter if row[column] == " " else SHARED
-    return _frame(["".join(row) for row in rows], width, x, y, axis)
+    return _frame(list(map("".join, rows)), width, x, y, axis)
 
 
 def at(points: Series, x: float) -> float | None:

@@ -261,7 +261,7 @@ def _probes(space: Space, combination: Point) -> Iterator[Point]:
 
     def labels_of(parameter: Parameter) -> Sequence[Label]:
         if isinstance(parameter.domain, Interval):
-            return [parameter.domain.at(share) for share in PROBES]
+            return list(map(parameter.domain.at, PROBES))
         # none for an inactive parameter
         return [combination.get(parameter.name)]
 

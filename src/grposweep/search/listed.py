@@ -90,9 +90,9 @@ def _read_csv(path: Path) -> list[Json]:
     head = f"{POINTS}={path}"
     try:
         text = read_text(path).removeprefix("\ufeff")
-        lines = [
-            row for row in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if row
-        ]
+        lines = list(
+            filter(None, csv.reader(io.StringIO(text), skipinitialspace=True, strict=True))
+        )
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(

@@ -250,7 +250,7 @@ def _domain(override: Override) -> Choice | Interval:
             raise UserError(
                 f"{override.input_line}: no value is left to search. Give at least one."
             )
-        plain = tuple(_plain(value) for value in values)
+        plain = tuple(map(_plain, values))
         if len({(type(value), str(value)) for value in plain}) < len(plain):
             raise UserError(
                 f"{override.input_line}: a value is there twice, and a point is trained once. Give "
@@ -262,7 +262,7 @@ def _domain(override: Override) -> Choice | Interval:
                 f"steps of {value.step:g}. Set {name}=interval({value.start:g},{value.stop:g}) to "
                 "search between both, or add a step."
             )
-        return Choice(tuple(label_of(value) for value in plain), plain)
+        return Choice(tuple(map(label_of, plain)), plain)
     raise UserError(
         f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or "
         "interval()."
@@ -292,7 +292,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, QuotedString):
         return value.text
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return list(map(_plain, value))
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
     return value

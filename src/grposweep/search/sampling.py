@@ -178,7 +178,7 @@ def _joint(
     if len(asked) > 1 or len(parts[0].means) < 2:
         return Sampling(apart, reach=reach)
     columns = [part.means for part in parts]
-    means = [joined(values) for values in zip(*columns, strict=True)]
+    means = list(map(joined, zip(*columns, strict=True)))
     error = stdev(means) / math.sqrt(len(means)) or apart
     return Sampling(error, means, parts[0].prompts, reach)
 

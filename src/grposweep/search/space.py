@@ -208,7 +208,7 @@ def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
 
     Raises KeyError or TypeError for a malformed description.
     """
-    return Space(tuple(_read_parameter(content) for content in description))
+    return Space(tuple(map(_read_parameter, description)))
 
 
 def _read_parameter(content: Mapping[str, Any]) -> Parameter:

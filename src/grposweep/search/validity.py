@@ -311,7 +311,7 @@ def checked_values(parameter: Parameter) -> Sequence[Any]:
     if isinstance(domain, Choice):
         return domain.values
     inside = () if parameter.name.startswith(OPTIONS) else (1 / math.pi,)
-    return [domain.at(share) for share in (0.0, 1.0, *inside)]
+    return list(map(domain.at, (0.0, 1.0, *inside)))
 
 
 def _mistakes_at(

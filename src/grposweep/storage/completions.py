@@ -222,7 +222,7 @@ class PromptRewards:
     def parse(cls, record: object) -> Self:
         """Return the rewards of a JSON object; empty for anything else."""
         content = as_mapping(record)
-        means = [finite_or_none(value) for value in as_list(content.get("means"))]
+        means = list(map(finite_or_none, as_list(content.get("means"))))
         known = [value for value in means if value is not None]
         if not known or len(known) < len(means):
             return cls()

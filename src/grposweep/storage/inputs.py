@@ -387,7 +387,7 @@ class TrialInputs:
 
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
-        rewards = [self._code(spec) for spec in task.rewards]
+        rewards = list(map(self._code, task.rewards))
         path = task.path and self.path(task.path)
         held_out = task.eval_split and self.path(task.eval_split)
         return replace(task, path=path, eval_split=held_out, rewards=rewards)

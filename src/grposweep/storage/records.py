@@ -176,7 +176,7 @@ class AttemptEvent:
 
 def read_attempts(trial: Path) -> list[AttemptEvent]:
     """Return the events of a trial's attempts, in order."""
-    return [AttemptEvent.parse(line) for line in read_lines(trial / paths.ATTEMPTS, attempt=int)]
+    return list(map(AttemptEvent.parse, read_lines(trial / paths.ATTEMPTS, attempt=int)))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def write_trial(
     )
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer):
-        named = {override_name(override) for override in (*overrides, *values)}
+        named = set(map(override_name, (*overrides, *values)))
         write_program(
             folder.path,
             verdict.experiment,
@@ -211,7 +211,7 @@ class Attempts:
     def _launch(self, job: Job, avoided: str) -> str:
         """Submit, away from nodes that failed before if the cluster has others."""
         if avoided:
-            exclude = ",".join(part for part in (job.cluster.exclude, avoided) if part)
+            exclude = ",".join(filter(None, (job.cluster.exclude, avoided)))
             try:
                 return self.launcher.submit(
                     replace(job, cluster=replace(job.cluster, exclude=exclude))

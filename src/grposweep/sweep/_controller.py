@@ -422,7 +422,7 @@ class Controller:
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
         values = " ".join(f"{name}={label}" for name, label in proposal.verdict.point.items())
-        of, seed = (proposal.attributes.get(name) for name in ("of", "seed"))
+        of, seed = map(proposal.attributes.get, ("of", "seed"))
         origin = "" if of is None else f" (trial {of} again on seed {seed})"
         logger.info(
             "new trial: %s%s", values or "the configuration as it is", origin, extra=about(number)

@@ -275,7 +275,7 @@ class EarlyStoppingMonitor:
 
     def curves(self) -> list[Curve]:
         """Return all curves of the search, by trial number."""
-        return [self._curve(trial) for trial in self.study.searched]
+        return list(map(self._curve, self.study.searched))
 
     def budgeted(self) -> int | None:
         """Return the number of trials that ``search.budget`` is for; None without one."""

@@ -380,7 +380,7 @@ class OutcomeRecorder:
         """Delete the models and last checkpoints of these and earlier trials, except those to keep
         now.
         """
-        kept = {self._model_of(number) for number in self.study.kept}
+        kept = set(map(self._model_of, self.study.kept))
         for number in {*finished, *self._kept} - kept:
             self._trial(number).delete_model()
             if self.keep == "best_checkpoint":

@@ -274,7 +274,7 @@ def describe_sweep(
                 name: getattr(base.search, name)
                 for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")
             },
-            "overrides": [redact(override) for override in overrides],
+            "overrides": list(map(redact, overrides)),
             "baseline": escape(asdict(base)),
             "provenance": provenance,
         }

@@ -161,7 +161,7 @@ def _read(path: Path) -> WarmStart | None:
     """Return the content of a file; None if it is missing or damaged."""
     content = read_json(path) or {}
     try:
-        first = [dict(point) for point in content["first"]]
+        first = list(map(dict, content["first"]))
         lines = [read_fields(Observation, line) for line in content["observations"]]
         sources = content.get("sources", ["earlier sweeps"])
         return WarmStart(sources, first, [Observation(**line) for line in lines])

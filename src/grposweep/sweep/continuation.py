@@ -118,7 +118,7 @@ def continue_trial(
     go_to(recorded.get("working_directory"))
     experiment = apply_oom_fix(trial.path, load_experiment(trial.path / paths.CONFIG))
     tokens = split_tokens(overrides)
-    names = [override_name(token) for token in tokens]
+    names = list(map(override_name, tokens))
     changed = [name for name in names if not _is_option(name)]
     branches = any(name.split(".")[0] != "schedule" for name in changed)
     states = kept_states(trial, experiment)
@@ -257,7 +257,7 @@ def _train_longer(
     """Train the parent to the end of a longer schedule."""
     trial = parent.trial
     base = apply_values(_alone(parent, state), parse_values(list(tokens), session.loader), session)
-    base = _with_length(parent, base, {override_name(token) for token in tokens})
+    base = _with_length(parent, base, set(map(override_name, tokens)))
     base = replace(base, name=base.name or name_of("continue", trial, Space(), base))
     points = recorded_points(base, session)
     _say_differences(parent, base)

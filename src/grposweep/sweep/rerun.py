@@ -62,7 +62,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     experiment = _experiment(trial, overrides, own_conf(recorded))
     for line in not_as_recorded(trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
-    redacted = [redact(override) for override in overrides]
+    redacted = list(map(redact, overrides))
     parent = {"sweep": str(sweep), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by(recorded, "rerun", trial.path, *overrides)}
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
@@ -216,7 +216,7 @@ def overrides_of(trial: TrialFolder) -> list[str]:
         overrides = parse_yaml(read_text(trial.path / paths.OVERRIDES))
     except (OSError, ValueError):
         return []
-    return [str(line) for line in overrides] if isinstance(overrides, list) else []
+    return list(map(str, overrides)) if isinstance(overrides, list) else []
 
 
 def code_copy(trial: TrialFolder) -> str | None:

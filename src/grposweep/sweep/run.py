@@ -295,7 +295,7 @@ def _validate(
     provenance = {**collect_provenance(inputs), **origin}
     if base.search.warm_start and not folder.has(paths.WARM_START):
         sources = find_sources(folder, base, space.space)
-        provenance["warm_start"] = [describe_source(sweep) for sweep in sources]
+        provenance["warm_start"] = list(map(describe_source, sources))
     scheduler = launcher_class(base.cluster.kind).scheduler
     # A resume waits for a scheduler that does not answer.
     if scheduler is not None and not folder.path.exists():

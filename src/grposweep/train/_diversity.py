@@ -114,7 +114,7 @@ def measure(completions: Sequence[Completion]) -> Measured:
     ``template_share`` the share of completions that are the most frequent template (those that end
     with the reference answer are not counted).
     """
-    keys = [template(completion) for completion in completions]
+    keys = list(map(template, completions))
     top, number = _most_frequent(completions, keys)
     similar = [c for c in _spread(completions, COMPARED) if c.text.strip()]
     grams = [_triples(completion.text) for completion in similar]
@@ -197,7 +197,7 @@ def _similarity(
 ) -> float:
     """Return the mean Jaccard index of pairs whose prompts are related; 0 without such a pair."""
     ids = [completion.prompt_id for completion in completions]
-    sets = [set(gram) for gram in grams]
+    sets = list(map(set, grams))
     pairs = [(a, b) for a, b in combinations(range(len(ids)), 2) if related(ids[a], ids[b])]
     if len(pairs) > PAIRS:
         # its own generator: training draws from the global one

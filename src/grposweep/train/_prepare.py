@@ -66,9 +66,7 @@ def prepare_sweep(folder: Path) -> int:
                         experiment, Reporter(folder / paths.PREPARE_PROGRESS)
                     )
                     if "notes" in done[key]:
-                        done[key]["notes"] = [
-                            inputs.with_originals(note) for note in done[key]["notes"]
-                        ]
+                        done[key]["notes"] = list(map(inputs.with_originals, done[key]["notes"]))
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
         message = inputs.with_originals(str(error))

@@ -134,7 +134,7 @@ class Sample:
 
     def _look(self) -> torch.Tensor:
         """A copy of the weights as they are now."""
-        parts = [own_part(p) for p in self._trained]
+        parts = list(map(own_part, self._trained))
         places = [part.data_ptr() for part in parts]
         # the first time, or weights were moved
         if places != self._places:

@@ -141,8 +141,7 @@ def devices(experiment: Experiment) -> float:
 def has_gpu() -> bool:
     """Return whether the launcher or the scheduler has given this attempt GPUs."""
     return any(
-        os.environ.get(name)
-        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+        map(os.environ.get, ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
     )
 
 

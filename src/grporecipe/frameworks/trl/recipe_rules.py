@@ -73,7 +73,7 @@ def is_own_script(recipe: Recipe) -> bool:
     is_read = code.declares or code.parsers - {"ArgumentParser"}
     if code.declares_more or (is_read and code.other_keys):
         return code.declares_more
-    own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
+    own = next(filter(launch.program.endswith, OWN_PROGRAMS), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
 
 

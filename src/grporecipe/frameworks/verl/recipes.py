@@ -219,7 +219,7 @@ def refills(values: Values) -> bool:
     """
     is_synchronous = values.word("trainer.v1.trainer_mode", "sync") == "sync"
     wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
-    return not is_synchronous or any(values.flag(key) for key in wanted)
+    return not is_synchronous or any(map(values.flag, wanted))
 
 
 def derive_groups(values: Values, fields: Config) -> Fields:

@@ -396,7 +396,7 @@ def _read_elsewhere(
         slots |= _read_type(names, given["model"], scope)
     rewards = given.get("reward_funcs")
     if rewards is not None and isinstance(rewards.node, ast.List):
-        slots["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])
+        slots["reward_funcs"] = rewards._replace(value=list(map(text_of, rewards.node.elts)))
     return slots
 
 

@@ -249,7 +249,7 @@ def _files_of(
     starts = [*roots[1:], *above, *(folder / "src" for folder in above)]
     if level:
         starts = parents[level - 1 : level]
-    parts = [part for part in module.split(".") if part]
+    parts = list(filter(None, module.split(".")))
     for start in starts:
         whole = start.joinpath(*parts)
         if parts and not (whole.with_suffix(".py").is_file() or whole.is_dir()):

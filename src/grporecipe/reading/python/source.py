@@ -303,15 +303,15 @@ class Names:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
                 return _compute(op, inner(left), inner(right))
             case ast.JoinedStr(values=parts):
-                return _concatenate([inner(part) for part in parts])
+                return _concatenate(list(map(inner, parts)))
             case ast.FormattedValue(value=shown, conversion=-1, format_spec=None):
                 return inner(shown)
             case ast.Call(func=function, args=args) if args and name_of(function) in JOINS:
-                texts = [inner(one) for one in args]
+                texts = list(map(inner, args))
                 if all(isinstance(text, str) for text in texts):
                     return posixpath.join(*texts)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                items = [inner(one) for one in elements[:LONGEST]]
+                items = list(map(inner, elements[:LONGEST]))
                 if UNKNOWN not in items:
                     return items
             case ast.Dict() | ast.Call():

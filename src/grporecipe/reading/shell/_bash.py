@@ -300,7 +300,7 @@ class _Shell(Builtins):
         possible: list[list[Node]] = []
         may_skip = True
         for patterns, body in node.arms:
-            texts = [self.scope.text(pattern) for pattern in patterns]
+            texts = list(map(self.scope.text, patterns))
             if "*" in texts:
                 possible.append(body)
                 may_skip = False

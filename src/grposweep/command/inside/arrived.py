@@ -80,7 +80,7 @@ def find_changed_rate(trainer: Any, optimizer: Any, scheduler: Any) -> str | Non
     # some optimizers and schedulers have no such numbers
     with suppress(Exception):
         rates = [float(group["lr"]) for group in optimizer.param_groups]
-        scheduled = [float(rate) for rate in scheduler.get_last_lr()]
+        scheduled = list(map(float, scheduler.get_last_lr()))
     for rate, wanted in zip(rates, scheduled, strict=False):
         if not isclose(rate, wanted, rel_tol=1e-6):
             owners = [trainer, *trainer.callback_handler.callbacks]

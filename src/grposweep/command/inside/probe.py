@@ -294,7 +294,7 @@ def _configurations(trainer: str, passed: Mapping[str, Any]) -> list[Any]:
     """Return the configurations of GRPO that a trainer gets; the one that TRL makes if GRPOTrainer
     gets none.
     """
-    configurations = [value for value in passed.values() if record.is_watched(value)]
+    configurations = list(filter(record.is_watched, passed.values()))
     if configurations or trainer != "GRPOTrainer" or passed.get("args") is not None:
         return configurations
     from trl.trainer.grpo_config import GRPOConfig

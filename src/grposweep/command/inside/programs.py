@@ -112,7 +112,7 @@ def may_train(program: Program) -> bool:
             continue
         if re.search(TRAINS, text):
             return True
-        waiting += [module for module in _imported(text, file, program) if record.is_users(module)]
+        waiting += list(filter(record.is_users, _imported(text, file, program)))
     return False
 
 

@@ -139,7 +139,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     later = {name: values[name] for name in assigned if values[name] != built[name]}
     rewards = passed.get("reward_funcs") or []
     rewards = rewards if isinstance(rewards, (list, tuple)) else [rewards]
-    named = [_reward(reward) for reward in rewards]
+    named = list(map(_reward, rewards))
     read: dict[str, Any] = {}
     for name, given in named:
         shown = _public(given).items()
@@ -205,7 +205,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return list(map(plain, value))
     return getattr(value, "value", f"<{type(value).__name__}>")
 
 

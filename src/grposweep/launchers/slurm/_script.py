@@ -95,7 +95,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         requeue_limit=cluster.requeue_limit,
         patience_seconds=max(lead - min(lead // 4, REQUEUE_SECONDS), LEAST_PATIENCE),
         cpus_per_task=cpus_per_task(cluster, job.starts_ranks),
-        container=[shlex.quote(option) for option in cluster.container],
+        container=list(map(shlex.quote, cluster.container)),
         mounts=mount_sources(cluster),
         python=python_command(cluster),
         arguments=shlex.join(job.arguments),
@@ -268,7 +268,7 @@ def mount_sources(cluster: Cluster) -> list[str]:
         if name in _MOUNTS:
             sources = (mount.partition(":")[0] for mount in (value or following).split(","))
             mounts |= dict.fromkeys(source for source in sources if source.startswith("/"))
-    return [shlex.quote(source) for source in mounts]
+    return list(map(shlex.quote, mounts))
 
 
 def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:

@@ -178,7 +178,7 @@ class SlurmPreparation(Preparation):
             log=quoted(log),
             working_directory=quoted(Path.cwd()),
             code=quoted(self._code),
-            container=[shlex.quote(option) for option in cluster.container],
+            container=list(map(shlex.quote, cluster.container)),
             mounts=mount_sources(cluster),
             python=python_command(cluster),
             folder=quoted(sweep),

@@ -74,7 +74,7 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
         refuse_mistakes(
             _lacking(held_out, task.family_column, "the held-out prompts", "task.family_column")
         )
-    prompts = {prompt_key(row) for row in train}
+    prompts = set(map(prompt_key, train))
     if repeated := sum(prompt_key(row) in prompts for row in held_out):
         raise UserError(
             f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts "

@@ -67,7 +67,7 @@ def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
     if held_out is None:
         return hold_out(_rows(train, path), task.eval_prompts, path)
     asked = shuffled(_rows(held_out, path))[: task.eval_prompts]
-    prompts = {prompt_key(row) for row in asked}
+    prompts = set(map(prompt_key, asked))
     return [row for row in _rows(train, path) if prompt_key(row) not in prompts], asked
 
 
