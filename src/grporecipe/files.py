@@ -12,17 +12,19 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from pathlib import Path
 from types import UnionType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 # an object of JSON or YAML that is written or changed
 Json = dict[str, Any]
 # values by the names of their keys, only read
 Config = Mapping[str, Any]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 # of write_text, and of the heartbeat
 _DRAFT = r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)"
@@ -47,6 +49,16 @@ LONGEST_NUMBER = 4000
 _NO_BRACKET = r'(?s)"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++'
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = r"\\u[dD][89a-fA-F]"
+
+
+def only(content: Mapping[_Key, _Value], keys: Container[Any]) -> dict[_Key, _Value]:
+    """Return the entries of a mapping with these keys."""
+    return {key: value for key, value in content.items() if key in keys}
+
+
+def without(content: Mapping[_Key, _Value], keys: Container[Any]) -> dict[_Key, _Value]:
+    """Return the entries of a mapping without these keys."""
+    return {key: value for key, value in content.items() if key not in keys}
 
 
 def absolute(path: str | Path) -> Path:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from grporecipe.fields.writing import rollout_steps
-from grporecipe.files import Config
+from grporecipe.files import Config, without
 from grporecipe.model import planning
 from grporecipe.model.framework import (
     ABSENT,
@@ -52,7 +52,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     if not isinstance(takes, KeyTable):
         takes = KeyTable(takes)
     # older names that the release does not take
-    renamed = {old: new for old, new in framework.renamed.items() if old not in takes}
+    renamed = without(framework.renamed, takes)
     given: Fields = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")
@@ -63,7 +63,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
             given[renamed.get(key, key)] = value
     unknown = (key.lstrip("+") for key in recipe.unresolved)
     bad = {renamed.get(key, key) for key in unknown}
-    stated = {name: value for name, value in given.items() if name not in bad}
+    stated = without(given, bad)
     for name, value in given.items():
         if name in takes and not _fits(value, takes[name]):
             bad.add(name)
@@ -353,7 +353,7 @@ def _build_setting(
             "keys": keys,
             "lines": lines,
             "train_prompts": recipe.train_prompts,
-            **{name: value for name, value in fields.items() if name not in counts},
+            **without(fields, counts),
         }
     )
     if framework.traits.unit == "prompts":

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, write_text
+from grporecipe.files import Config, without, write_text
 from grporecipe.linting.linter import (
     Diagnostic,
     Fix,
@@ -192,7 +192,7 @@ def edit(text: str, change: Config, nested: bool = False) -> str | None:
     bom = BOM * text.startswith(BOM)
     try:
         before = read(text).config
-        wanted = {key: value for key, value in before.items() if key not in change}
+        wanted = without(before, change)
         wanted |= without_none(change)
         edited: str | None = text.removeprefix(BOM)
         for old, new, value in _moves(before, change, nested):
@@ -224,7 +224,7 @@ def _moves(before: Config, change: Config, nested: bool) -> list[tuple[str, str,
     moves = []
     if len(gone) == len(new) == 1 and not nested:
         moves = [(gone[0], new[0], change[new[0]])]
-        change = {key: value for key, value in change.items() if key not in (gone[0], new[0])}
+        change = without(change, (gone[0], new[0]))
     for key, value in change.items():
         if value is not None or key in before:
             moves.append((key, key, value))

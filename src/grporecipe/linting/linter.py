@@ -15,7 +15,7 @@ from pathlib import Path
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.reading import fields_behind, values_of, with_other_values
 from grporecipe.fields.recipes import read_recipe, spell_keys
-from grporecipe.files import Config, Json, absolute
+from grporecipe.files import Config, Json, absolute, without
 from grporecipe.linting._sources import sources_of, sources_of_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
@@ -250,7 +250,7 @@ def _count_different(points: Sequence[Config], keys: Sequence[str]) -> int:
 
 def _at_point(recipe: Recipe, selection: RuleSelection, point: Config) -> dict[str, Diagnostic]:
     """Return by code what is found at one point because of its values."""
-    rest = {key: text for key, text in recipe.unresolved.items() if key not in point}
+    rest = without(recipe.unresolved, point)
     tried = replace(recipe, config={**recipe.config, **point}, unresolved=rest, points=())
     return {
         each.code: each
@@ -507,7 +507,7 @@ def _errors_about(recipe: Recipe, keys: set[str]) -> set[str]:
 
 def changed(recipe: Recipe, change: Config) -> Recipe:
     """Return the recipe after a change of keys."""
-    config = {key: value for key, value in recipe.config.items() if key not in change}
+    config = without(recipe.config, change)
     config |= without_none({**change, "processes": None})
     twice = tuple(item for item in recipe.duplicates if item.key not in change)
     return replace(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
 
-from grporecipe.files import Config, read_own_yaml
+from grporecipe.files import Config, only, read_own_yaml
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class Architecture:
         """
         chosen = self.linear()
         if targets != ("all-linear",):
-            chosen = {name: widths for name, widths in chosen.items() if name in targets}
+            chosen = only(chosen, targets)
         if self.experts:
-            chosen = {name: widths for name, widths in chosen.items() if name in LINEAR[:4]}
+            chosen = only(chosen, LINEAR[:4])
         return self.layers * sum(rank * (wide + narrow) for wide, narrow in chosen.values())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, without
 from grporecipe.model.setting import Version
 from grporecipe.redaction import SHOWN, secrets_in
 
@@ -207,7 +207,7 @@ class Recipe:
     @property
     def stated(self) -> Json:
         """Return the keys whose values the recipe itself determines."""
-        return {key: value for key, value in self.config.items() if key not in self.unresolved}
+        return without(self.config, self.unresolved)
 
     @property
     def in_python(self) -> bool:

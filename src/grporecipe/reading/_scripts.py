@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, only
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import NO_CODE, LaunchedCode, Recipe
 from grporecipe.project.repository import (
@@ -209,7 +209,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         replace(options, framework=framework, judged=judged),
         processes=processes,
         file=str(path),
-        lines={name: line for name, line in start.lines.items() if name in config},
+        lines=only(start.lines, config),
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
         may_have_more=start.may_have_more or code.own_config,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Json, absolute, read_json
+from grporecipe.files import Json, absolute, only, read_json, without
 from grporecipe.model.framework import FRAMEWORKS as READS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import flatten
@@ -88,7 +88,7 @@ def native_args(trainer: Trainer, framework: str) -> Json:
     command.
     """
     placed = placeholders(trainer)
-    args = {name: value for name, value in trainer.args.items() if name not in placed}
+    args = without(trainer.args, placed)
     return flatten(args) if READS[framework].is_dotted else args
 
 
@@ -99,7 +99,7 @@ def with_args(launch: Recipe, trainer: Trainer) -> Recipe:
     args = native_args(trainer, launch.framework)
     signs = {key.lstrip("+"): key for key in launch.config}
     own = {signs.get(key, key): value for key, value in args.items()}
-    unresolved = {key: text for key, text in launch.unresolved.items() if key not in own}
+    unresolved = without(launch.unresolved, own)
     return replace(launch, config={**launch.config, **own}, unresolved=unresolved)
 
 
@@ -144,7 +144,7 @@ def build_launched(trial: Trial, row: LaunchedFramework) -> ExternalProgram:
     context = trial.place
     cluster = RayCluster(trainer.python or "python3", context.nodes, context.gpus, context.cpus)
     places = placeholders(trainer)
-    placed = {name: value for name, value in noted["options"].items() if name in places}
+    placed = only(noted["options"], places)
     return ExternalProgram(
         (*SHELL, command_line(trainer, placed)),
         row.log(trial),

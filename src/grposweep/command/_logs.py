@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from grporecipe.files import finite_or_none, objects
+from grporecipe.files import finite_or_none, objects, without
 from grporecipe.model.values import flatten
 from grposweep.command._contract import Entry
 
@@ -63,7 +63,7 @@ def rollout_entries(line: bytes, factor: float) -> Iterator[Entry]:
     leaves = flatten(content, "/")
     values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
     measured = {name: value for name, value in values.items() if name.startswith("val")}
-    trained = {name: value for name, value in values.items() if name not in measured}
+    trained = without(values, measured)
     if trained:
         yield Entry("train", step, trained)
     if measured:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grporecipe.diagnose.readers import find_log, own_lines
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, read_bytes, read_json
+from grporecipe.files import Config, Json, only, read_bytes, read_json
 from grporecipe.model.metrics import to_number
 from grposweep.command._contract import Entry, ExternalProgram, Trial
 from grposweep.command._environment import SHELL, launch_texts
@@ -97,7 +97,7 @@ def launch_line(trainer: Trainer, options: Config, trial: Trial) -> str:
         command = f"{command} {{resume}}"
     filled = replace(trainer, command=command.replace("{resume}", again).strip())
     ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
-    filled_in = {name: value for name, value in ours.items() if name in placeholders(filled)}
+    filled_in = only(ours, placeholders(filled))
     return command_line(filled, {**options, **filled_in})
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Config, Json, absolute, file_stamp
+from grporecipe.files import Config, Json, absolute, file_stamp, only, without
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
@@ -70,7 +70,7 @@ def ask_base(
 
     Raises UserError if it does not build one GRPO trainer.
     """
-    placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
+    placed = only(trainer.args, placeholders(trainer))
     context = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
     defaults = default_values(trainer)
     plain = _answer(trainer, context, {**defaults, **placed}, outputs)
@@ -275,7 +275,7 @@ def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     record = asked.record
     version = version_of(record)
     options = own_options(trainer, asked)
-    entered = {name: value for name, value in trainer.args.items() if name not in options}
+    entered = without(trainer.args, options)
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     source = VersionSource("asked", "installed") if version else NOT_STATED
     return Recipe(

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
-from grporecipe.files import read_json, write_json
+from grporecipe.files import read_json, without, write_json
 from grposweep.command import _ray_cluster as ray_cluster
 from grposweep.command._contract import (
     ExternalProgram,
@@ -230,7 +230,7 @@ def _start(
         print(f"$ {shlex.join(command)}", flush=True)
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     own = trial.trainer.environment
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    kept = without(os.environ, dropped)
     package = package_folder(attempt.folder, attempt.rank)
     given = foreign_path(own)
     ours = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.fields.writing import in_completions, in_prompts, render_keys
-from grporecipe.files import Json, read_json, write_json, write_text
+from grporecipe.files import Json, only, read_json, without, write_json, write_text
 from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import micro_steps_per_generation
@@ -142,7 +142,7 @@ def write_program(
     own = placeholders(trainer)
     if base.launch is None:
         own |= base.options.keys()
-    noted["options"] = {name: value for name, value in options.items() if name in own}
+    noted["options"] = only(options, own)
     if not is_opaque(trainer):
         noted |= {"version": text(base.recipe.version), "processes": cluster.processes}
         output = LAUNCHED[noted["framework"]].output if "framework" in noted else "output_dir"
@@ -201,7 +201,7 @@ def _of_asked(
         if not is_size and _names(named, homes().get(name, "")):
             keys[name] = value
     keys |= changed
-    entered = {name: value for name, value in base.trainer.args.items() if name not in base.options}
+    entered = without(base.trainer.args, base.options)
     given = _entered(keys, base.framework.takes(base.recipe.version))
     return {"keys": {**given, **entered}}, with_keys(base.recipe, keys)
 

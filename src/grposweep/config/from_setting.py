@@ -3,7 +3,7 @@
 import shlex
 
 from grporecipe.fields.writing import in_completions
-from grporecipe.files import Json
+from grporecipe.files import Json, only, without
 from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL, Setting
@@ -72,10 +72,8 @@ def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Jso
     if not sized.evaluations and sized.eval_at_start:
         # eval_on_start says it
         sized = sized.replace({"evaluates": False})
-    recipe = {name: value for name, value in own.items() if name in takes} | trl_keys(
-        framework, sized, TRL
-    )
-    left = {name: value for name, value in own.items() if name not in takes}
+    recipe = only(own, takes) | trl_keys(framework, sized, TRL)
+    left = without(own, takes)
     launcher = ["accelerate", "launch"]
     if sized.sharding.startswith("zero") and "deepspeed" not in own:
         launcher += ["--use_deepspeed", "--zero_stage", sized.sharding[-1]]

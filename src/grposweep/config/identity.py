@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from grporecipe.files import Config, Json, file_digest
+from grporecipe.files import Config, Json, file_digest, without
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
@@ -191,9 +191,7 @@ class ResolvedConfig:
 
         Without seed, processes, per-device sizes and engines.
         """
-        content = {
-            name: part for name, part in _content(self.experiment).items() if name not in _ELSEWHERE
-        }
+        content = without(_content(self.experiment), _ELSEWHERE)
         content["generation"] = {
             n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n
         }

@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, parse_yaml, read_text
+from grporecipe.files import Config, Json, parse_yaml, read_text, without
 from grporecipe.model.values import NestedLoader, flatten
 from grposweep.config.compose import (
     PRIMARY,
@@ -158,7 +158,7 @@ class Points:
 
     def _built(self, values: Config) -> Experiment:
         groups = {name: str(value) for name, value in values.items() if name in GROUPS}
-        keys = {name: value for name, value in values.items() if name not in groups}
+        keys = without(values, groups)
         return experiment_at(self._with_options(groups), keys)
 
     def _with_options(self, groups: Mapping[str, str]) -> DictConfig:

@@ -10,7 +10,7 @@ from dataclasses import fields as fields_of
 from typing import get_args
 
 from grporecipe.fields.writing import in_prompts
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, only, without
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
@@ -66,7 +66,7 @@ def base_setting(experiment: Experiment) -> Setting:
             return OF_TASKS
         return PLAIN
     base: Setting = BASE.load().of(experiment).setting
-    own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
+    own = without(KEYS, FROM_RECIPE)
     return base.replace({"keys": {**base.keys, **own}})
 
 
@@ -127,9 +127,7 @@ def _optional_fields(experiment: Experiment, fields: Config, base: Setting) -> J
         options["generation_kwargs"] = json.dumps(options["generation_kwargs"], sort_keys=True)
     # an external trainer's are in the base
     if args and not is_external(experiment.trainer):
-        options |= {
-            name: value for name, value in read_args(experiment.trainer).items() if name in ARGS
-        }
+        options |= only(read_args(experiment.trainer), ARGS)
     return options
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from grporecipe.fields.reading import read_rows, values_of
-from grporecipe.files import Json
+from grporecipe.files import Json, only
 from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
@@ -76,7 +76,7 @@ def homes() -> Mapping[str, str]:
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args")))
     same = {trl_arguments().get(key, key.rpartition(".")[2]): key for key in own}
     derived = keys_of_natives()
-    return {name: key for name, key in {**same, **derived}.items() if name in taken()}
+    return only({**same, **derived}, taken())
 
 
 def check_args(experiment: Experiment) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, as_number
+from grporecipe.files import Config, Json, as_number, without
 from grporecipe.redaction import redact
 from grporecipe.rules.check import check, errors
 from grporecipe.terminal import first_of, label_text, short, short_names
@@ -166,7 +166,7 @@ def _differing_in(name: str, trials: Iterable[TrialView]) -> list[list[TrialView
     """Return the groups of trials that differ in this parameter and in no other."""
 
     def others(trial: TrialView) -> str:
-        labels = {key: label for key, label in trial.point.items() if key != name}
+        labels = without(trial.point, (name,))
         return repr((sorted(labels.items()), trial.seed, trial.files))
 
     groups = []

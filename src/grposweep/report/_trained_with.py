@@ -4,7 +4,7 @@ and in words.
 
 from pathlib import Path
 
-from grporecipe.files import Config
+from grporecipe.files import Config, without
 from grporecipe.terminal import count
 from grposweep.config.fields import KEYS, NUMBERS
 from grposweep.storage.records import as_mapping
@@ -30,9 +30,7 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
     """
     got = as_mapping(record.get("values"))
     trainer = as_mapping(config.get("trainer"))
-    options = {
-        name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got
-    }
+    options = without(as_mapping(trainer.get("args")), got)
     # others, such as a time, may differ between any two trials
     of_rewards = {
         f"task.rewards.{name}": value
@@ -48,7 +46,7 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
         else:
             options[name] = value
     placed |= {key: record.get(name) for key, name in OWN.items()} | of_rewards
-    changed = {name: part for name, part in config.items() if name not in OF_THE_BASE}
+    changed = without(config, OF_THE_BASE)
     changed["trainer"] = {**trainer, "args": options}
     for key, value in placed.items():
         section, _, name = key.rpartition(".")

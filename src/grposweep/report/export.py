@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Json, parse_json, write_text
+from grporecipe.files import Json, parse_json, without, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
 from grposweep.report._advice import next_sentence, tie_sentences
@@ -206,7 +206,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
         )
     register_schema()
     experiment = load_experiment(best.path / paths.CONFIG)
-    content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
+    content = without(asdict(experiment), OF_SWEEP)
     kept = ("metric", "direction", "last", "at")
     content["search"] = {name: getattr(experiment.search, name) for name in kept}
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))

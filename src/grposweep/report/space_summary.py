@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, without
 from grporecipe.model.planning import steps_per_epoch, total_completions, total_steps
 from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
@@ -74,7 +74,7 @@ def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
     batches: set[Hashable] = set()
     for point in validity.valid_points():
         s = validator.fields.setting(point)
-        others = {name: label for name, label in point.items() if name not in SPLITS}
+        others = without(point, SPLITS)
         batch = freeze({**others, **sizes(s)})
         split = (batch, s.per_device_train_batch_size, s.gradient_accumulation_steps)
         trainings.add(split)

@@ -14,6 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.files import without
 from grporecipe.model.effect import describe_lack
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
@@ -112,7 +113,7 @@ class SpaceValidity:
         first: dict[object, Point] = {}
         for judged in self._valid:
             point = judged.point
-            read = {name: label for name, label in point.items() if name not in judged.lacking}
+            read = without(point, judged.lacking)
             first.setdefault(freeze(read), point)
         return iter(first.values())
 

@@ -14,6 +14,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 
+from grporecipe.files import only
 from grposweep.schema import AUTO
 from grposweep.schema.registries import SAMPLERS
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
@@ -164,7 +165,7 @@ def _draw(
     with warnings.catch_warnings():
         # PartialFixedSampler and GPSampler say that they are experimental
         warnings.simplefilter("ignore")
-        drawn = {name: label for name, label in fixed.items() if name in distributions}
+        drawn = only(fixed, distributions)
         study.sampler = optuna.samplers.PartialFixedSampler(drawn, sampler) if drawn else sampler
         trial = study.ask()
         point: Point = {}

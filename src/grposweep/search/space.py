@@ -9,6 +9,8 @@ from math import prod
 from random import Random
 from typing import Any, Literal
 
+from grporecipe.files import only
+
 Label = str | int | float | bool | None
 Direction = Literal["maximize", "minimize"]
 # parameter -> label, active parameters only
@@ -166,7 +168,7 @@ class Space:
 
     def finite_part(self, point: Point) -> Point:
         """Return the point without its continuous parameters."""
-        return {name: label for name, label in point.items() if name in self.choices}
+        return only(point, self.choices)
 
     def values(self, point: Point) -> dict[str, Any]:
         """Return the configuration values behind a point's labels."""

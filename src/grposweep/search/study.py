@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.files import Config
+from grporecipe.files import Config, only
 from grposweep.schema import sign_of
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import ValidPoints, candidates, distribution
@@ -255,7 +255,7 @@ class SweepStudy:
         )
 
     def _trial(self, point: Point, attributes: Config, **end: Any) -> FrozenTrial:
-        parameters = {name: kind for name, kind in self._distributions.items() if name in point}
+        parameters = only(self._distributions, point)
         return optuna.trial.create_trial(
             params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )

@@ -14,7 +14,7 @@ from itertools import chain, product
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, without
 from grporecipe.model.effect import find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, check, errors
@@ -377,7 +377,7 @@ class ValidationResult:
         """The point without the keys that change nothing here. Points with the same are one
         training.
         """
-        return freeze({name: label for name, label in self.point.items() if name not in self.lacks})
+        return freeze(without(self.point, self.lacks))
 
     @cached_property
     def config(self) -> ResolvedConfig:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import Config, Json, read_json, write_json, write_text
+from grporecipe.files import Config, Json, only, read_json, without, write_json, write_text
 from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
 from grposweep.command.any_program import stops_early
@@ -61,9 +61,7 @@ def prepare_sweep(
 
     Raises UserError with what preparation found wrong.
     """
-    missing = {
-        key: experiment for key, experiment in experiments.items() if key not in folder.prepared()
-    }
+    missing = without(experiments, folder.prepared())
     if not missing:
         return True
     (folder.path / paths.PREPARE_FOLDER).mkdir(exist_ok=True)
@@ -200,7 +198,7 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
     ]
     last: dict[tuple[str, object], FrozenTrial] = {}
     for trial in trained:
-        options = {name: label for name, label in trial.params.items() if name in GROUPS}
+        options = only(trial.params, GROUPS)
         last |= dict.fromkeys(options.items(), trial)
     for trial in [*unfinished, *last.values()]:
         verdict = validator.validate(dict(trial.params), trial.user_attrs.get("seed"))

@@ -12,6 +12,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from grporecipe.errors import UserError
+from grporecipe.files import without
 
 # in a checkpoint, with kl.sync_ref_model
 REFERENCE = "reference_model.pt"
@@ -74,10 +75,7 @@ def configured(optimizer: Any, scheduler: Any) -> Iterator[None]:
             "state cannot be separated from its "
             "learning rates. Set optimizer.lr_scheduler_type=constant, linear or cosine."
         )
-    given = [
-        {name: value for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
+    given = [without(group, ("params",)) for group in optimizer.param_groups]
     rates = list(scheduler.base_lrs)
     yield
     scheduler.base_lrs = rates

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UnknownMetricError
-from grporecipe.files import Json, append_line, as_number, no_link, read_lines
+from grporecipe.files import Json, append_line, as_number, no_link, read_lines, without
 from grporecipe.model.planning import (
     completions_per_rollout,
     micro_steps_per_generation,
@@ -62,7 +62,7 @@ class MetricsFile:
             "kind": kind,
             "time": time.time(),
         }
-        line = {**head, **{k: v for k, v in finite_scalars(values).items() if k not in head}}
+        line = {**head, **without(finite_scalars(values), head)}
         append_line(self.path, line)
         return line
 
@@ -161,7 +161,7 @@ class Objective:
 
     def as_dict(self) -> dict[str, float | None]:
         """Return the known fields under the names of result.json."""
-        shown = {name: value for name, value in vars(self).items() if name != "evaluated"}
+        shown = without(vars(self), ("evaluated",))
         return {
             n: value
             for n, value in shown.items()

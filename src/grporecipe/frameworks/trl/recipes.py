@@ -14,7 +14,7 @@ from typing import Any
 
 from grporecipe.fields.lora import as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
-from grporecipe.files import Config
+from grporecipe.files import Config, without
 from grporecipe.frameworks.trl.keys import BACK, NAMES, RENAMES, is_async, known, span
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
@@ -307,7 +307,7 @@ def unstated(values: Config, version: Version) -> Fields:
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": values.get("vllm_importance_sampling_cap"),
     }
-    return {name: value for name, value in before.items() if name not in values}
+    return without(before, values)
 
 
 def keys_of(values: Values) -> dict[str, str]:

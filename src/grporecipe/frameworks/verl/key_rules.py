@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 
 from grporecipe.fields.dotted import nearest
 from grporecipe.fields.reading import values_of
+from grporecipe.files import without
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
 from grporecipe.frameworks.verl.recipes import FIELDS, has_reward_switch, kl_places, refills
@@ -263,7 +264,7 @@ def _words(recipe: Recipe) -> Mapping[str, Names]:
     off = {key for key, switch in SWITCHES.items() if not values.flag(switch)}
     if not kl_places(values)[1]:
         off.add("algorithm.kl_ctrl.type")
-    return {key: allowed for key, allowed in words(recipe).items() if key not in off}
+    return without(words(recipe), off)
 
 
 def _unknown_words(recipe: Recipe) -> Iterator[Violation]:

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.files import Config, read_own_yaml
+from grporecipe.files import Config, read_own_yaml, without
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -192,7 +192,7 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         own |= REGISTRIES
     if engine_of(recipe) not in ("dp", "megatron"):
         own.add(f"{OPTIM}.lr_scheduler_type")
-    return {key: allowed for key, allowed in choices.items() if key not in own}
+    return without(choices, own)
 
 
 def unread(keys: KeyTable) -> dict[str, str]:

@@ -18,7 +18,7 @@ from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, freque
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.reading import values_of
 from grporecipe.fields.writing import warmup_change
-from grporecipe.files import Config, read_own_yaml
+from grporecipe.files import Config, read_own_yaml, without
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
@@ -261,7 +261,7 @@ def sized_elsewhere(recipe: Recipe) -> Mapping[str, str]:
         return places
     rest = values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % counts[0]
     if rest == 0 and counts[1] <= 1:
-        return {key: place for key, place in places.items() if key != GROUP}
+        return without(places, (GROUP,))
     return {GROUP: f"{AGENTS[counts[1] > 1]} sizes groups", **places}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, absolute
+from grporecipe.files import Config, absolute, without
 from grporecipe.frameworks.verl.keys import (
     GROUP,
     HOLDS_A_STEP,
@@ -84,7 +84,7 @@ class Composer:
         if text is None:
             raise UserError(f"{path}.yaml: the configuration names it, and it is not there.")
         flat = _parse(text)
-        content = nest({key: value for key, value in flat.config.items() if key != "defaults"})
+        content = nest(without(flat.config, ("defaults",)))
         own = posixpath.dirname(path)
         header = re.search(_HEADER, text)
         if header is not None:

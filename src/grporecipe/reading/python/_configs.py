@@ -10,7 +10,7 @@ LoRA's keys in a recipe); peft LoraConfig; unsloth FastLanguageModel (``from_pre
 import ast
 import random
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
 from grporecipe.fields.memory import DTYPES
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, without
 from grporecipe.model.framework import FRAMEWORKS, version_of
 from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
@@ -182,11 +182,6 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     rest = dict.fromkeys(keys.keys() - recipe.config.keys(), made.spread)
     # **words may set any key
     return replace(recipe, unresolved={**rest, **recipe.unresolved})
-
-
-def without(values: Config, keys: Container[str]) -> Json:
-    """Return the values without those of some keys."""
-    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:

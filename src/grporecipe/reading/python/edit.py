@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, parse_json
+from grporecipe.files import Config, parse_json, without
 from grporecipe.model.values import without_none
-from grporecipe.reading.python._configs import PythonConfig, find_configs, without
+from grporecipe.reading.python._configs import PythonConfig, find_configs
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
 # start, end, replacement

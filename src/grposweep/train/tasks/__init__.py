@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError, refuse_mistakes
+from grporecipe.files import without
 from grporecipe.terminal import count as count_text
 from grporecipe.terminal import first_of
 from grposweep.schema import Task
@@ -198,9 +199,7 @@ def _wrong_rows(
             f"have NaN or nothing there, first row {empty[0]}. No completion could match. Remove "
             f"{_numbered('row', empty)}, or fill in their answers."
         )
-    mixed = mixed_columns(
-        {name: value for name, value in row.items() if name != answer_column} for row in rows
-    )
+    mixed = mixed_columns(without(row, (answer_column,)) for row in rows)
     if mixed:
         yield f"{source}: a column needs one type. Mixed are: {mixed}. {ONE_TYPE}"
 
