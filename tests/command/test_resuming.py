@@ -17,6 +17,7 @@ from grposweep.command._contract import Trial
 from grposweep.command._environment import RESUME
 from grposweep.command._script import build_script
 from grposweep.schema import Trainer
+from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
 from train.test_checkpoints import LAYOUTS, Layout, names, write_checkpoint
 
@@ -68,7 +69,7 @@ def test_all_nodes_resume_from_the_first_ones_choice(
 ) -> None:
     """The second node still sees the choice of an earlier attempt, and waits for this one's."""
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    write_json(trial.folder / follow.RESUME, {"attempt": 0, "checkpoint": "checkpoint-1"})
+    write_json(trial.folder / paths.RESUME_CHOICE, {"attempt": 0, "checkpoint": "checkpoint-1"})
     found: list[Path | None] = []
     second = threading.Thread(
         target=lambda: found.append(follow.choose_checkpoint(node(trial.folder, 1, nodes=2), trial))

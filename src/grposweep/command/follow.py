@@ -58,11 +58,6 @@ RANK_FAILED = (
 )
 # lines; an earlier attempt's are further up
 LONGEST_REPORT = 100
-# in a trial folder: the checkpoint that an attempt resumes from; its program may clear its output
-# folder
-KEPT = "resumed"
-# in a trial folder: which checkpoint an attempt on several nodes resumes from
-RESUME = "resume.json"
 # that the other nodes wait for the first one's choice; it may start later
 CHOICE_SECONDS = 300.0
 # between asking a program without our Callback to end, and ending it
@@ -179,11 +174,11 @@ def _trial(attempt: Attempt) -> Trial:
     trial = Trial(attempt.experiment.trainer, attempt.folder, recipe, context)
     is_alone = attempt.ranks == 1
     if is_alone:
-        put_back(attempt.folder / KEPT, trial.output)
+        put_back(attempt.folder / paths.RESUMED, trial.output)
     chosen = choose_checkpoint(attempt, trial)
     is_asked = not is_opaque(trial.trainer) and framework_of(trial.folder) is None
     if chosen is not None and is_alone and is_asked:
-        chosen = keep_copy(chosen, attempt.folder / KEPT)
+        chosen = keep_copy(chosen, attempt.folder / paths.RESUMED)
     return replace(trial, checkpoint=chosen)
 
 
@@ -193,7 +188,7 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     The first node chooses. The others read its choice from a file: each may still see an older
     state of the folder. Raises TimeoutError if they wait for it for more than CHOICE_SECONDS.
     """
-    chosen = attempt.folder / RESUME
+    chosen = attempt.folder / paths.RESUME_CHOICE
     if attempt.is_main:
         ranks = attempt.experiment.cluster.processes
         if not is_opaque(trial.trainer):
@@ -389,7 +384,7 @@ def _outcome(
     """Return how the attempt ended. A requested stop is not a failure of the program."""
     callback = watch.callback
     if attempt.ranks == 1:
-        put_back(attempt.folder / KEPT, trial.output)
+        put_back(attempt.folder / paths.RESUMED, trial.output)
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
     if (

@@ -105,6 +105,10 @@ WRITTEN = "written.txt"
 TRAINED_WITH = "trained_with.json"
 # keys that a point set in another program's recipe
 CHANGED = "changed.json"
+# the checkpoint that a program's attempt resumes from; it may clear its output folder
+RESUMED = "resumed"
+# which checkpoint an attempt on several nodes resumes from
+RESUME_CHOICE = "resume.json"
 # output of each rank
 LOGS = "logs"
 # checkpoints to resume from

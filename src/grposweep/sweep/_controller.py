@@ -396,10 +396,11 @@ class Controller:
             # After a failure its line has told it. A heartbeat may be older than the last step, so
             # it states none.
             is_news = bool(folder.heartbeat().step) and result.status is not TrialStatus.RETRIED
-            news = f"trial {trial.number}: {describe_resume(folder, verdict)}" if is_news else ""
+            start = describe_resume(folder, verdict) if is_news else ""
             self._submit(folder, verdict)
-            if news:
-                self.outcomes.news.append(news)
+            if start:
+                logger.info("resume: %s", start, extra=about(trial.number))
+                self.outcomes.news.append(f"trial {trial.number}: {start}")
 
     def _follow(self, folder: TrialFolder, verdict: ValidationResult) -> bool:
         """Follow a trial's attempt that still runs. Return False if there is none."""

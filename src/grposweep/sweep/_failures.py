@@ -324,8 +324,8 @@ class Policy:
 
 @cache
 def policies() -> dict[str, Policy]:
-    """Return the policies by the name of a failure's class, from ``policies.yaml``."""
-    rows = read_own_yaml(__file__, "policies.yaml")
+    """Return the policies by the name of a failure's class, from ``failure_steps.yaml``."""
+    rows = read_own_yaml(__file__, "failure_steps.yaml")
     return {
         name: Policy(**{**row, "again": Step(row["again"]), "then": Step(row["then"])})
         for name, row in rows.items()

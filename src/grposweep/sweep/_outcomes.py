@@ -186,7 +186,8 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
         return f"it continues from its last checkpoint (step {step}){reason}"
     # it may resume from files that we do not know
     if is_external(trainer) or trainer.fork:
-        return "it continues from its last checkpoint"
+        reason = f" that is whole, because {why}" if why else ""
+        return f"it continues from its last checkpoint{reason}"
     return f"it starts over, because {why}" if why else "it has no checkpoint yet and starts over"
 
 

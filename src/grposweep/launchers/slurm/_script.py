@@ -30,9 +30,10 @@ REQUEUE_SECONDS = 60
 LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600
 # Options of sbatch that are passed on: the user's defaults for what cluster.* leaves open. Any
 # other SBATCH_ variable would override the script. A new one is a word here, a key of Jobs in
-# schema/running.py, a line of `service_cluster`, of _REFUSED in _commands.py and of
-# conf/cluster/slurm.yaml, a word of tests/security/test_shell.py, and as every key a line of
-# tests/config/knobs.txt and of CHANGELOG.md, then `make docs`. The template needs no change.
+# schema/running.py, a line of `service_cluster`, of ``refused`` (and of ``hopeless``, if a job can
+# wait for it forever) in states.yaml and of conf/cluster/slurm.yaml, a word of
+# tests/security/test_shell.py, and as every key a line of tests/config/knobs.txt and of
+# CHANGELOG.md, then `make docs`. The template needs no change.
 SBATCH_VARIABLES = {
     name: f"SBATCH_{name.upper()}"
     for name in ("partition", "account", "qos", "constraint", "exclude")
