@@ -26,7 +26,7 @@ ENTRY_POINTS = ("__init__", "__main__")
 PLUGIN = "grposweep/command/ms_swift_plugin"
 # Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number,
 # and never raise one.
-MOST_NODES = {"src": 294_510, "tests": 214_650}
+MOST_NODES = {"src": 292_570, "tests": 214_620}
 # Rooms of which each file is entered by its name: a rule, a framework, what runs in other programs.
 BY_NAME = (
     "grporecipe.frameworks.",

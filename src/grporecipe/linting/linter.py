@@ -393,10 +393,11 @@ def _of_recipe(
     reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool
 ) -> Diagnostic:
     fixes: list[Fix] = []
-    for change in broken.suggestions:
-        is_new = with_fixes and all(change != fix.change for fix in fixes)
-        if is_new and is_valid_fix(recipe, reading, rule, change):
-            fixes.append(Fix(change, broken.without_effect >= change.keys()))
+    if with_fixes:
+        for change in broken.suggestions:
+            is_new = all(change != fix.change for fix in fixes)
+            if is_new and is_valid_fix(recipe, reading, rule, change):
+                fixes.append(Fix(change, broken.without_effect >= change.keys()))
     line = _first_line(recipe.lines, broken.fields)
     if rule.code == "GV107":
         line = recipe.launch.cut_line

@@ -93,9 +93,11 @@ def launch_line(trainer: Trainer, options: Config, trial: Trial) -> str:
     """
     again = (trainer.resume or "") if trial.checkpoint else ""
     command = trainer.command or ""
-    if "{resume}" not in command:
-        command = f"{command} {{resume}}"
-    filled = replace(trainer, command=command.replace("{resume}", again).strip())
+    if "{resume}" in command:
+        command = command.replace("{resume}", again)
+    else:
+        command = f"{command} {again}".strip()
+    filled = replace(trainer, command=command)
     ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
     filled_in = only(ours, placeholders(filled))
     return command_line(filled, {**options, **filled_in})

@@ -369,7 +369,7 @@ def _refuse_missing(content: Any, key: str = "") -> None:
     """
     if isinstance(content, dict):
         for name, value in content.items():
-            _refuse_missing(value, f"{key}.{name}".lstrip("."))
+            _refuse_missing(value, f"{key}.{name}" if key else str(name))
     elif content == "???" and not key.startswith("hydra."):
         raise UserError(f"{key} is not set, and this configuration needs it. Set {key}=...")
 

@@ -77,7 +77,7 @@ def _leaves(content: Any, key: str) -> Iterator[tuple[str, str]]:
     """Yield dotted keys with the strings below them."""
     if isinstance(content, Mapping):
         for name, value in content.items():
-            yield from _leaves(value, f"{key}.{name}".lstrip("."))
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
     elif isinstance(content, list | tuple):
         for value in content:
             yield from _leaves(value, key)

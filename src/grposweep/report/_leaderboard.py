@@ -167,8 +167,8 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
         return ""
     fate = ranking.places[number][1]
     for candidate in ranking.alive:
-        estimate = on_fresh_seeds(candidate)
-        if candidate.number == number and estimate:
+        estimate = on_fresh_seeds(candidate) if candidate.number == number else None
+        if estimate:
             return f"{estimate} ({estimate.count}) {fate}"
     return fate
 

@@ -117,15 +117,16 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
     for letter, (folder, trial) in zip(ascii_uppercase, names, strict=False):
         view = read_sweep(folder)
         found = view.trial(trial or BEST)
+        sides.append(Side(letter, view, found, is_best=trial in ("", BEST)))
+    for side, (folder, trial) in zip(sides, names, strict=True):
         name = f"{folder.path.name}/{trial}".rstrip("/")
-        path = found.path.resolve()
+        path = side.trial.path.resolve()
         if path in by_path:
             raise UserError(
-                f"{by_path[path]} and {name} name the same trial ({view.name}, trial "
-                f"{found.number}), so nothing can differ. Name another trial or sweep."
+                f"{by_path[path]} and {name} name the same trial ({side.view.name}, trial "
+                f"{side.trial.number}), so nothing can differ. Name another trial or sweep."
             )
         by_path[path] = name
-        sides.append(Side(letter, view, found, is_best=trial in ("", BEST)))
     return Group(
         *_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides)
     )

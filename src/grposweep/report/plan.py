@@ -17,7 +17,6 @@ from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.report.tables import FOLD, NUMBER, RIGHT, Column, Row, Styled, build_table
-from grposweep.report.trial_view import formatted
 from grposweep.search.sampling import describe_shares
 
 TABLE: Json = read_own_yaml(__file__, "plan.yaml")
@@ -379,4 +378,4 @@ def _gpu_row(name: str, fit: Fit) -> Row:
 
 
 def _text_memory(size: int | None) -> str:
-    return formatted("{:,}", size) or "none"
+    return "none" if size is None else f"{size:,}"

@@ -361,12 +361,16 @@ class SweepView:
 
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""
-        return len(self.select(*states))
+        return sum(self._states[state] for state in states)
 
     @property
     def yet(self) -> str:
         """The word after what has not happened and still may; empty once the sweep is over."""
         return "" if self.is_over else " yet"
+
+    @cached_property
+    def _states(self) -> Counter[State]:
+        return Counter(trial.state for trial in self.trials)
 
     def failures(self) -> dict[str, list[TrialView]]:
         """Return the failed trials by failure class."""

@@ -327,12 +327,11 @@ def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Config]]) ->
     Each of ``forms`` holds the same rows as they may reach a reward. A reward has to fail on all of
     them. What takes long, and columns that are no plain values, are left to preparation.
     """
-    columns = chain.from_iterable(row.items() for row in chain(*forms))
-    is_plain = all(
-        name == "prompt" or isinstance(value, str | int | float | None) for name, value in columns
-    )
-    if BUILT_IN.keys() >= set(rewards) or not is_plain:
+    if BUILT_IN.keys() >= set(rewards):
         return
+    for name, value in chain.from_iterable(row.items() for row in chain(*forms)):
+        if name != "prompt" and not isinstance(value, str | int | float | None):
+            return
     processes = SpawnedProcesses()
     with TemporaryDirectory(prefix="grposweep-rewards-") as folder, closing(processes):
         request = Path(folder) / "request.json"

@@ -452,7 +452,8 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
         reason = "EasyR1 computes it and ignores what is set"
         advice = "Remove it."
         if other:
-            now = recipe.config.get(other, keys[other].default)
+            default = keys[other].default if other in keys else None
+            now = recipe.config.get(other, default)
             reason = f"EasyR1 overwrites it with {other}={show(now)}"
             advice = f"Set {other} instead."
         change = {key: None}

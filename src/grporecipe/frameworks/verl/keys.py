@@ -63,7 +63,9 @@ def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
     """
     histories = _histories("dp")
     if engine != "dp" and version >= parse_release(spans()[engine][0]):
-        histories = histories | _histories(engine)
+        # an engine's own keys come last
+        own = _histories(engine)
+        histories = without(histories, own) | own
     return keys_at_release(histories, version)
 
 

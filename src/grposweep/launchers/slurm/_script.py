@@ -212,8 +212,13 @@ def keep_output(options: Sequence[str], folder: Path) -> list[str]:
     if not re.fullmatch(_PLAIN_PATH, str(path)) or not folder.is_dir():
         return list(options)
     path.touch()
-    at = options.index(NO_OUTPUT)
-    return [*options[:at], f"--output={path}", "--open-mode=append", *options[at + 1 :]]
+    kept: list[str] = []
+    for option in options:
+        if option == NO_OUTPUT:
+            kept += [f"--output={path}", "--open-mode=append"]
+        else:
+            kept.append(option)
+    return kept
 
 
 def warn_seconds(cluster: Cluster) -> int:
