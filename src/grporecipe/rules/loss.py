@@ -1,5 +1,5 @@
-"""GL: loss options that TRL knows and the chosen loss reads, most of them checked late or never; and
-lengths of prompts and completions (GL21x).
+"""GL: loss options that TRL knows and the chosen loss reads, most of them checked late or never,
+and lengths of prompts and completions (GL21x).
 
 Sources: trl 0.17-1.16 trainer/grpo_trainer.py (``_compute_loss``, whose branches have stayed since
 the release that added each loss) and trainer/grpo_config.py.
