@@ -106,13 +106,10 @@ class Place(Launcher):
     def submit(self, job: Job) -> str:
         assert self.open, "something was started after a request to stop"
         assert self.hours < self.budget_hours, "something was started over the budget"
-        assert all(other.folder != job.folder for other in self.alive.values()), (
-            "two jobs of one trial"
-        )
+        running = [other.folder for other in self.alive.values()]
+        assert job.folder not in running, "two jobs of one trial"
         assert not (job.folder / "control.json").exists(), "it is told to end before it begins"
-        assert all(
-            (other.folder, other.attempt) != (job.folder, job.attempt) for other in self.jobs
-        )
+        assert self.find(job, None) is None, "an attempt is submitted once"
         if self.is_busy:
             raise LauncherBusy("full")
         dies = self.dies
@@ -127,12 +124,10 @@ class Place(Launcher):
     def find(self, job: Job, job_id: str | None) -> str | None:
         if job_id is not None:
             return job_id
-        same = [
-            n
-            for n, other in enumerate(self.jobs)
-            if (other.folder, other.attempt) == (job.folder, job.attempt)
-        ]
-        return f"job-{same[0]}" if same else None
+        for number, other in enumerate(self.jobs):
+            if (other.folder, other.attempt) == (job.folder, job.attempt):
+                return f"job-{number}"
+        return None
 
     def poll(self, job_id: str) -> End | None:
         return self.ends.get(job_id.removeprefix("job-"))
@@ -166,10 +161,9 @@ class Place(Launcher):
                 job.folder / "runs.jsonl",
                 {"event": event, "attempt": job.attempt, "time": time, "devices": 1},
             )
-        asked = (job.folder / "control.json").exists()
-        self.ends[name] = _leave(
-            job.folder, job.attempt, "stopped" if asked and obeys and how == "finished" else how
-        )
+        if how == "finished" and obeys and (job.folder / "control.json").exists():
+            how = "stopped"
+        self.ends[name] = _leave(job.folder, job.attempt, how)
 
 
 def _leave(folder: Path, attempt: int, how: str) -> End:
@@ -178,23 +172,17 @@ def _leave(folder: Path, attempt: int, how: str) -> End:
         "crash": "a bug",
         "memory": "CUDA out of memory. Tried to allocate 2.00 GiB",
         "crowded": CROWDED,
+        "unmeasured": "no evaluation reported it",
     }
-    if how == "unmeasured":
-        failure = {
-            "kind": "unknown_metric",
-            "message": "no evaluation reported it",
-            "last_lines": [],
-        }
-        write_json(
-            folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure}
-        )
-        return End(ExitCode.BAD_INPUT)
     if how in messages:
-        failure = {"kind": "RuntimeError", "message": messages[how], "last_lines": []}
+        kind, code = "RuntimeError", ExitCode.FAILED
+        if how == "unmeasured":
+            kind, code = "unknown_metric", ExitCode.BAD_INPUT
+        failure = {"kind": kind, "message": messages[how], "last_lines": []}
         write_json(
             folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure}
         )
-        return End(ExitCode.FAILED)
+        return End(code)
     if how in ("finished", "stopped"):
         objective = attempt / 10 + 0.1 if how == "finished" else None
         write_json(

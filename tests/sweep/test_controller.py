@@ -15,14 +15,15 @@ from grporecipe.errors import LeaseLostError, UserError
 from grporecipe.files import write_json, write_text
 from grposweep.launchers.base import Description, End
 from grposweep.report.view import SweepReader
-from grposweep.schema import Cluster
+from grposweep.schema import Cluster, Experiment
 from grposweep.search.early_stopping import Action, Curve, Decision, State, StoppingPolicy
-from grposweep.search.validity import Validator
-from grposweep.storage.folders import SweepFolder
+from grposweep.search.validity import ValidationResult, Validator
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep import _attempts as attempts
 from grposweep.sweep._attempts import HeartbeatMonitor
 from grposweep.sweep._controller import Controller
+from grposweep.sweep._outcomes import describe_resume
 from grposweep.sweep._start import check_recorded
 from grposweep.train.records import MetricsFile
 from support import lines, read
@@ -31,11 +32,17 @@ from toy_launcher import Place, composed, open_controller
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 
 
-class Stops(StoppingPolicy):
-    """Ends every trial at its first evaluation."""
+class Decides(StoppingPolicy):
+    """Decides the same at each evaluation, and promotes what is paused."""
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
 
     def decide(self, curve: Curve, others: object, more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
-        return Decision(Action.STOP, f"trial {curve.number} is not needed")
+        return Decision(self.action, f"trial {curve.number} is not needed")
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
+        return next((curve.number for curve in curves if curve.state is State.PAUSED), None)
 
 
 @pytest.fixture
@@ -55,13 +62,15 @@ def begin(
     return controller
 
 
-def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
-    """A full queue is no end of the sweep, though nothing runs."""
+def test_a_sweep_waits_for_a_busy_place_until_it_is_stopped(place: Place, tmp_path: Path) -> None:
+    """A full queue is no end of the sweep, though nothing runs. Stopped, it submits nothing."""
     controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     place.is_busy = True
     assert [controller.tick() for _ in range(3)] == [False, False, False]
     assert controller.trouble == "full"
     assert controller.outcomes.news == ["no trial can start now: full"]
+    controller.stop()
+    assert controller.tick()
 
 
 @pytest.mark.parametrize(("size", "status"), [(2, "retried"), (1, "failed")])
@@ -114,37 +123,39 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
     assert not (tmp_path / "memory.jsonl").exists()
 
 
-def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path: Path) -> None:
+def test_a_resumed_sweep_names_the_trials_that_start_over(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two were stopped after four steps; one had saved a checkpoint by then."""
     controller = begin(place, tmp_path)
     for number, job in enumerate(place.jobs):
         write_json(job.folder / "heartbeat", {"step": 4})
         place.finish(str(number), "cancelled")
-    (place.jobs[1].folder / "checkpoints/checkpoint-2").mkdir(parents=True)
-    write_json(place.jobs[1].folder / "checkpoints/checkpoint-2/fake.json", {"step": 2})
-    (place.jobs[1].folder / "checkpoints/checkpoint-3").mkdir()
+    saved = place.jobs[1].folder / "checkpoints"
+    for step in (2, 3):
+        (saved / f"checkpoint-{step}").mkdir(parents=True)
+    write_json(saved / "checkpoint-2/fake.json", {"step": 2})
     controller.kill()
     controller.tick()
     again = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
+    caplog.set_level("INFO")
     again.tick()
     assert again.outcomes.news == [
         "trial 0: it has no checkpoint yet and starts over",
         "trial 1: it continues from its last checkpoint (step 2), because checkpoint-3 cannot be read "
         "(it holds no optimizer state of a known kind)",
     ]
+    assert "resume: it continues" in caplog.text
 
 
-class Decides(StoppingPolicy):
-    """Decides the same at each evaluation, and promotes what is paused."""
-
-    def __init__(self, action: Action) -> None:
-        self.action = action
-
-    def decide(self, curve: Curve, others: object, more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
-        return Decision(self.action, f"trial {curve.number} is not needed")
-
-    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
-        return next((curve.number for curve in curves if curve.state is State.PAUSED), None)
+def test_what_another_program_resumes_from_is_not_claimed(tmp_path: Path) -> None:
+    """Only it knows which of its files it reads."""
+    (tmp_path / "model/checkpoint-3").mkdir(parents=True)
+    experiment = Experiment()
+    experiment.trainer.kind = "command"
+    verdict = cast(ValidationResult, SimpleNamespace(experiment=experiment))
+    told = describe_resume(TrialFolder(tmp_path), verdict)
+    assert "an earlier checkpoint or starts over, because checkpoint-3 cannot be read" in told
 
 
 @pytest.mark.parametrize("action", [Action.PAUSE, Action.STOP])
@@ -188,17 +199,6 @@ def test_an_objective_that_a_trial_does_not_report_ends_the_sweep_unless_another
     assert len(place.jobs) == (4 if finished else 2)
 
 
-def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(
-    place: Place, tmp_path: Path
-) -> None:
-    """Nothing is to be submitted any more."""
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    place.is_busy = True
-    controller.tick()
-    controller.stop()
-    assert controller.tick()
-
-
 def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(
     place: Place, tmp_path: Path
 ) -> None:
@@ -218,7 +218,7 @@ def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_pa
     """Afterwards every attempt ends at its next boundary, and continues with the next
     controller.
     """
-    controller = begin(place, tmp_path, policy=Stops())
+    controller = begin(place, tmp_path, policy=Decides(Action.STOP))
     place.evaluate("0", 0.5)
     controller.tick()
     first, second = (job.folder / "control.json" for job in place.jobs)

@@ -3,8 +3,7 @@ file's folder or above.
 
     [tool.grposweep]
     framework = "trl"
-    framework-version = "0.18.0"        # or a table: framework-version = { trl = "0.18.0", verl =
-    "0.5.0" }
+    framework-version = "0.18.0"        # or a table: { trl = "0.18.0", verl = "0.5.0" }
     processes = 8
     select = ["GB", "GV"]
     ignore = ["GA201"]
@@ -36,7 +35,8 @@ LARGEST = 2**20
 MOST_FOLDERS = 40
 OVERRIDES = "per-file-overrides"
 READ = ", ".join(sorted(FRAMEWORKS))
-KEYS = ("framework", "framework-version", "processes", "select", "ignore", OVERRIDES)
+OVERRIDABLE = ("framework", "framework-version", "processes", "select", "ignore")
+KEYS = (*OVERRIDABLE, OVERRIDES)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
 def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSettings:
     keys: Names = KEYS
     if is_override:
-        keys = KEYS[:-1]
+        keys = OVERRIDABLE
     for key in table:
         if key not in keys:
             raise BadSettings(

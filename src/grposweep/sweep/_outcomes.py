@@ -186,8 +186,9 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
         return f"it continues from its last checkpoint (step {step}){reason}"
     # it may resume from files that we do not know
     if is_external(trainer) or trainer.fork:
-        reason = f" that is whole, because {why}" if why else ""
-        return f"it continues from its last checkpoint{reason}"
+        if why:
+            return f"it continues from an earlier checkpoint or starts over, because {why}"
+        return "it continues from its last checkpoint"
     return f"it starts over, because {why}" if why else "it has no checkpoint yet and starts over"
 
 

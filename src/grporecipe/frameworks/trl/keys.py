@@ -157,8 +157,8 @@ def instead(key: str, config: Config, takes: Mapping[str, KeySpec]) -> Replaceme
     new = RENAMES.get(key) or BACK.get(key, "")
     if new in takes:
         if new not in config:
-            when = "now" if key in RENAMES else "in this release"
-            return Replacement(f"its name is {when} {new}", {key: None, new: value}, safe=True)
+            reason = f"its name in this release is {new}"
+            return Replacement(reason, {key: None, new: value}, safe=True)
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if dropped := DROPPED.get(key):
         # 1 is not true
