@@ -1,7 +1,7 @@
 """Compare `search.budget` with the best of the other policies, space by space.
 
-    python benchmarks/curves/spaces.py                  (about 15 CPU minutes)
-    python benchmarks/curves/spaces.py --repeats 64     (an hour)
+    python benchmarks/curves/spaces.py                  (10 CPU minutes, 5 minutes on two cores)
+    python benchmarks/curves/spaces.py --repeats 64     (four times as long)
     python benchmarks/curves/spaces.py --spaces bonus,turns --slots 1 --repeats 4
 
 Files with the same points and the same model are one space. A figure is the geometric mean over
