@@ -157,6 +157,8 @@ def settled(page: str, is_shorter: bool = False) -> str:
     any number where the trainings were shorter than those of the page.
     """
     lines = re.sub(r"'(/home/you[^']*)'", r"\1", page).splitlines()
+    # printed only after two seconds
+    lines = [line for line in lines if not line.startswith("asking the trainer of ")]
     if VARYING in page:
         lines = [line for line in lines if not VARIES.match(line)]
     text = PASSING.sub("#", "\n".join(lines))
